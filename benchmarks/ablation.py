@@ -82,7 +82,7 @@ def row_of(corpus: Corpus, part: str, seed: int) -> dict[str, Any]:
         evidence, valid = from_judgements(split.learn, corpus.queries), None
     started = time.perf_counter()
     with without(part, seed) as config:
-        model, report = train_model(DocumentSource(corpus.docs), evidence, config, valid=valid, compare=False)
+        model, report = train_model(DocumentSource(corpus.docs), evidence, config, valid=valid)
     seconds = time.perf_counter() - started
     encoded = encoded_by(corpus.docs, model, () if not corpus.linked else split.test)
     task = corpus.task(split.test, together(split.learn, split.stop) if corpus.linked else {}, split.pool)

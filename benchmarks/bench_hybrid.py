@@ -149,7 +149,7 @@ def trained(folder: Path, path: Path | None) -> RankingModel:
     links = from_links(list(read_links(folder / "links_train.tsv.gz")))
     valid = from_links(list(read_links(folder / "links_valid.tsv.gz")))
     config = TrainConfig(queries="mixed")
-    return train_model(DocumentSource(folder / "docs_en.jsonl.gz"), links, config, valid=valid, compare=False)[0]
+    return train_model(DocumentSource(folder / "docs_en.jsonl.gz"), links, config, valid=valid)[0]
 
 
 def main() -> None:

@@ -91,7 +91,6 @@ def trained(folder: Path, split: Split, queries: str, options: argparse.Namespac
         from_links(split.train),
         TrainConfig(dim=options.dim, queries=queries, seed=options.seed),
         valid=from_links(split.valid) if split.valid else None,
-        compare=False,
         listener=Listener(say=lambda line: print(line, file=sys.stderr, flush=True)),
     )
     seconds = time.perf_counter() - started

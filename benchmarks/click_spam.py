@@ -144,9 +144,7 @@ def pairs_of(log: LogFiles, config: PairConfig) -> list[Pair]:
 
 def trained(site: Site, pairs: list[Pair], seed: int) -> RankingModel:
     """Return the model of pairs."""
-    model, _ = train_model(
-        site.corpus, from_pairs(pairs), TrainConfig(seed=seed), valid=site.labels(site.valid), compare=False
-    )
+    model, _ = train_model(site.corpus, from_pairs(pairs), TrainConfig(seed=seed), valid=site.labels(site.valid))
     return model
 
 

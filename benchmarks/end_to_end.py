@@ -69,7 +69,7 @@ def train(data: Collection, part: int | None, folder: Path, seed: int) -> Rankin
         queries = [q for q in data.side(test=False) if data.part(q) != part]
         evidence = from_judgements({q: data.grades[q] for q in queries}, data.texts)
         started = time.perf_counter()
-        model, report = train_model(DocumentSource(data.docs), evidence, TrainConfig(seed=seed), compare=False)
+        model, report = train_model(DocumentSource(data.docs), evidence, TrainConfig(seed=seed))
         save_model(model, path)
         weights = ", ".join(f"{s.path} {s.weight:g}" for s in model.encoder.view.fields)
         print(

@@ -13,9 +13,7 @@ nfcorpus and insuranceqa come split; the other judged corpora are split here by 
 12 % validation). msrd_movies and esci_sample are measured by nDCG@10, all others by MAP over 1,000 ranks.
 
 Beside each row, on the same queries: the tuned TF-IDF and BM25 of `ssi evaluate`, and the rivals of
-`generalisation_peers`. Every difference is tested by the paired t-test. A model that `ssi train` refuses (exit status
-7) is written all the same in a second call, for its figure: the row says ``refused`` and has its evaluation under
-``allowed`` in place of ``test``.
+`generalisation_peers`. Every difference is tested by the paired t-test.
 
 ``--set "OPTION VALUE ..."`` sets options of every training; ``--learn N`` lets judged corpora learn from N queries
 only, in rows of a name of their own (nfcorpus-150). No constant of this file or of the defaults is chosen by the
@@ -55,10 +53,6 @@ DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = 8
 """Exit status of a command that left out a part of its input, such as links of unknown documents."""
-
-
-REFUSED = 7
-"""Exit status of `ssi train` where the model is not better than words alone: nothing is written."""
 LEXICAL = ("tfidf", "bm25", "bm25+queries")
 """Baselines of `ssi evaluate`; the last where queries are texts."""
 Values = npt.NDArray[np.float64]
@@ -147,11 +141,10 @@ class Study:
             ["evaluate", *self.files[row.split][1], *asking, "--model", str(model), "--run-dir", str(runs)]
         )
         reached = test.report["systems"]["model"][self.measure]
-        entry |= {"evaluate_s": round(time.perf_counter() - started, 1), "model": reached}
-        entry["allowed" if entry["refused"] else "test"] = test.report
+        entry |= {"evaluate_s": round(time.perf_counter() - started, 1), "model": reached, "test": test.report}
         self._keep_values(row, runs, {"model": self._of_model(job)} | {name: f"ssi {name}" for name in lexical})
         self.kept.add("rows", entry)
-        print(f"{name}: {row.title} {job.options}: {reached['mean']:.4f}{' (refused)' * entry['refused']}", flush=True)
+        print(f"{name}: {row.title} {job.options}: {reached['mean']:.4f}", flush=True)
 
     def run_rivals(self, key: str, names: Sequence[str]) -> None:
         """Run rivals on the queries of a row, those that are not there."""
@@ -250,12 +243,9 @@ class Study:
             started = time.perf_counter()
             done = self._ssi(command)
             about = {
-                "refused": done.status == REFUSED,
                 "train_s": round(time.perf_counter() - started, 1),
                 "peak_mb": round(done.peak_mb),
             }
-            if done.status == REFUSED:
-                done = self._ssi([*command, "--allow-worse"])
             done.report.pop("model", None)  # a folder of this machine
             report.write_text(json.dumps({**about, "training": done.report}), encoding="utf-8")
         trained: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
@@ -276,7 +266,7 @@ class Study:
             # what this process held when it started the child: it is too high for small corpora after large rivals.
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in (0, REFUSED, LEFT_OUT):
+        if process.returncode not in (0, LEFT_OUT):
             raise SystemExit(f"ssi {shlex.join(command)} ended with status {process.returncode}: see {log}")
         return Done(process.returncode, json.loads(output) if output.strip() else {}, used.ru_maxrss / 1024)
 
@@ -337,12 +327,12 @@ def text_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             for best in ("best lexical", "best rival")
         ]
         seed = f" (seed {row['seed']})" if row["seed"] else ""
-        reached = f"{row['model']['mean']:.3f}{'!' * row['refused']}"
+        reached = f"{row['model']['mean']:.3f}"
         name = f"{row['row']}{seed} {row['set']}".strip()
         lines.append([row["corpus"], name, reached, *means, *tests, f"{row['train_s']:.0f}", f"{row['peak_mb']}"])
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     shown = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*shown, "!: refused by `ssi train`, its figure all the same"])
+    return "\n".join(shown)
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -143,8 +143,6 @@ def command_of(job: str, folder: Path, options: argparse.Namespace) -> list[str]
             "document",
             "--generalise",
             "links",
-            "--no-compare",
-            "--allow-worse",
         ]
     if job == "index":
         return [*ssi, "index", "--engine", f"tantivy:{folder / 'engine'}", "--index", "docs", docs, "--model", model]

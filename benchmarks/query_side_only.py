@@ -102,7 +102,7 @@ class Site:
         grades = {query: self.data.grades[query] for query in self.taught}
         corpus = DocumentSource(self.data.docs, TextView.parse([f"title^{self.title_weight}", "text^1"]))
         evidence = from_judgements(grades, self.data.texts)
-        self.base, _ = train_model(corpus, evidence, TrainConfig(dim=self.dim), compare=False)
+        self.base, _ = train_model(corpus, evidence, TrainConfig(dim=self.dim))
         save_model(self.base, folder_of(self.models, self.base.model_id))
         build_index(self.engine, INDEX, self.data.docs, self.base)
 

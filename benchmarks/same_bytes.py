@@ -174,24 +174,21 @@ class Step:
     kill_at: str = ""
 
 
-def train(
-    name: str, more: str, data: str = "links", *, comparing: bool = False, warm: bool = False, kill_at: str = ""
-) -> Step:
+def train(name: str, more: str, data: str = "links", *, warm: bool = False, kill_at: str = "") -> Step:
     """Return a training on the made corpus whose model is digested; ``train NAME`` writes models/NAME."""
     of = {
         "links": "--links made/links_train.tsv --valid made/links_valid.tsv",
         "qrels": "--qrels made/qrels_train.tsv --query-file made/queries.tsv",
         "pairs": "--pairs made/pairs.tsv",
     }[data]
-    compared = "--allow-worse" if comparing else "--no-compare"
-    command = f"train --docs made/docs.jsonl {of} {compared} --model models/{name} {more}"
+    command = f"train --docs made/docs.jsonl {of} --model models/{name} {more}"
     command += "" if "--warm-start" in more else " --dim 12"
     return Step(f"train {name}", command, (f"models/{name}",), warm=warm, kill_at=kill_at)
 
 
 TRAININGS = (
-    train("links", "--epochs 4 --json", comparing=True, warm=True),
-    train("document", "--queries document --epochs 3 --seed 5", comparing=True),
+    train("links", "--epochs 4 --json", warm=True),
+    train("document", "--queries document --epochs 3 --seed 5"),
     train("keywords", "--queries keywords:4 --epochs 3 --generalise links --json"),
     train("documents", "--generalise documents --epochs 3 --json"),
     train("rows", "--max-words 300 --min-df 2 --quantisation int8 --epochs 3 --json"),
@@ -200,7 +197,7 @@ TRAININGS = (
         "--analyzer unicode,stem=english,stop=english --fields title^2,text --html"
         " --quantisation float32 --epochs 2 --json",
     ),
-    train("judgements", "--epochs 3 --json", "qrels", comparing=True, warm=True),
+    train("judgements", "--epochs 3 --json", "qrels", warm=True),
     train("judgements-valid", "--epochs 3 --valid made/qrels_valid.tsv", "qrels"),
     train("pairs", "--epochs 3 --json", "pairs"),
     train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
@@ -435,7 +432,7 @@ TASKS = (
 
 STEPS = (*TRAININGS, *EVALUATIONS, *INDEXING, *SCRIPTS, *REMOTE, *CLICKS, *RETRAINING, *WORDS, *TASKS)
 
-LEARNING = "--dim 20 --epochs 3 --no-compare --json"
+LEARNING = "--dim 20 --epochs 3 --json"
 REAL = (
     Step(
         "real links",

@@ -221,7 +221,7 @@ def shop(seed: int, work: Path, small: bool) -> list[Row]:
     taught, known, new = names[:third], names[third : 2 * third], names[2 * third :]
     evidence = from_judgements({q: data.grades[q] for q in taught}, data.texts)
     config = TrainConfig(memory="off", seed=seed)
-    model, _ = train_model(DocumentSource(data.docs), evidence, config, compare=False)
+    model, _ = train_model(DocumentSource(data.docs), evidence, config)
     to_fit, to_search = ([Topic(data.texts[q], data.grades[q]) for q in some] for some in (known, new))
     best = {str(n): sorted(truth[q], key=lambda d, of=truth[q]: -of[d])[:10] for n, q in enumerate(new)}  # type: ignore[misc]
     reachable = float(ndcg(to_search, best).mean())

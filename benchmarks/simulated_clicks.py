@@ -64,7 +64,7 @@ def learned(site: Site, evidence: TrainingSet, seed: int) -> RankingModel:
     """
     config = TrainConfig(seed=seed, memory="off")
     valid = site.labels(site.valid)
-    model, report = train_model(site.corpus, evidence, config, valid=valid, compare=False, listener=Listener())
+    model, report = train_model(site.corpus, evidence, config, valid=valid, listener=Listener())
     print(f"  trained: best epoch {report.result.best_epoch}, validation {report.valid_map:.4f}", file=sys.stderr)
     return model
 

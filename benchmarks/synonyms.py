@@ -102,7 +102,7 @@ def measure(engine: Engine, name: str, work: Path, small: bool) -> list[dict[str
     train, test = arguments(corpus, SPLIT, work)
     model = work / "model"
     # Without the query memory, which needs no synonyms; the stems are those of the engine's analyzer.
-    settings = ("analyzer=english", "memory=off", "compare=false")
+    settings = ("analyzer=english", "memory=off")
     if not model.exists():
         ssi("train", *train, *(word for each in settings for word in ("--set", each)), "--model", str(model))
     judged = test[test.index("--tune") + 1]

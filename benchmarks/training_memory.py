@@ -2,8 +2,8 @@
 
     python benchmarks/training_memory.py FOLDER DIM
 
-Prints JSON: megabytes resident after the imports, at the peak of `train_model` with default settings but without the
-comparison with baselines, and of U, V, the rows of queries and documents and the cache of Vd, each counted once.
+Prints JSON: megabytes resident after the imports, at the peak of `train_model` with default settings, and of U, V, the
+rows of queries and documents and the cache of Vd, each counted once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
     config = TrainConfig(dim=dim, epochs=2, generalise="links")
     links = from_links(read_links(folder / "links_train.tsv.gz"))
     corpus = DocumentSource(folder / "docs_en.jsonl.gz")
-    train_model(corpus, links, config, compare=False, listener=Listener(progress=note))
+    train_model(corpus, links, config, listener=Listener(progress=note))
     peak = resident("VmHWM")
     print(
         json.dumps(

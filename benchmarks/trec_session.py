@@ -143,7 +143,7 @@ def _measure_fold(study: Study, pairs: Sequence[Pair], lists: Sequence[Impressio
     """Add the values of one fold."""
     documents = study.folder / "docs.jsonl.gz"
     try:
-        model, _ = train_model(DocumentSource(documents), from_pairs(pairs), TrainConfig(seed=seed), compare=False)
+        model, _ = train_model(DocumentSource(documents), from_pairs(pairs), TrainConfig(seed=seed))
     except TrainingError as error:
         print(f"a fold was left out: {error}")
         return

@@ -115,7 +115,7 @@ def own_systems(corpus: Corpus, name: str, folder: Path) -> tuple[dict[str, Valu
     valid = from_judgements(split.stop, corpus.queries) if split.stop else None
     for title, view in (("words, labels", VIEW), ("vectors, labels", WITH_VECTOR)):
         started = time.perf_counter()
-        model, trained = train_model(DocumentSource(path, view), evidence, config, valid=valid, compare=False)
+        model, trained = train_model(DocumentSource(path, view), evidence, config, valid=valid)
         notes[title] = {"seconds": round(time.perf_counter() - started, 1)}
         if trained.form is not None:
             notes[title] |= {"form": trained.form.form.name, "sentence": trained.form.sentence}
@@ -163,7 +163,7 @@ def linked_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
             found: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
             for title, view in (("without", VIEW), ("with", WITH_VECTOR)):
                 source = DocumentSource(path, view)
-                model, report = train_model(source, evidence, TrainConfig(), valid=valid, compare=False)
+                model, report = train_model(source, evidence, TrainConfig(), valid=valid)
                 encoded = encoded_by(path, model, split.test)
                 task = corpus.task(split.test, together(split.learn, split.stop), split.pool)
                 for kind in kinds:

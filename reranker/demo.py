@@ -507,7 +507,7 @@ class Demo:
     model: RankingModel
     """The trained model; set by `train`."""
     trained: str
-    """Sentence that compares the model with the lexical baselines; set by `train`."""
+    """Sentence that compares the model with its lexical score; set by `train`."""
     fit: Fit
     """Weight of the model, fitted to validation links; set by `search`."""
     measured: MeasuredOrders
@@ -548,10 +548,7 @@ class Demo:
                 listener=Listener(say=say, progress=lambda _, done, total: progress(done, total)),
             )
             save_model(model, self.places.model)
-        verdict = (
-            f"MAP {report.valid_map:.4f} on the validation links, {report.lexical_map:.4f} without the learned part"
-        )
-        self.trained = report.comparison.sentence() if report.comparison else verdict
+        self.trained = report.form.sentence
         self.model = load_model(self.places.model)
 
     def index(self, progress: Progress) -> None:

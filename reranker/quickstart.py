@@ -61,7 +61,7 @@ def train(
     Returns
     -------
     RankingModel, TrainingReport
-        The model, and its comparison with tuned lexical baselines.
+        The model, and how it came about and compares with its lexical score.
 
     Raises
     ------

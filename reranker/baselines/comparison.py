@@ -116,33 +116,6 @@ def read_corpus(
     return _corpus_of(model, ids, parts, lexical, asked, queries)
 
 
-def encoded_corpus(
-    model: RankingModel,
-    ids: Sequence[str],
-    counts: Sequence[sp.csr_matrix],
-    query_ids: Collection[str] = (),
-    given: Float32 | None = None,
-) -> EncodedCorpus:
-    """Return documents, given as word counts by field (`text_counts`), encoded as by `read_corpus`.
-
-    Documents used as queries have the same fields as documents that are searched. ``given`` is what the model's vector
-    field stores of each document, (n_documents, K) float32.
-    """
-    wanted = set(query_ids)
-    asked: list[str] = []
-    queries: list[EncodedQueries] = []
-    parts: list[tuple[Float32, sp.csr_matrix]] = []
-    for start in range(0, len(ids), _BATCH):
-        of_batch, fields = ids[start : start + _BATCH], [field[start : start + _BATCH] for field in counts]
-        of_field = None if given is None else given[start : start + _BATCH]
-        vectors, rows, _ = model.encoder.encode_counts(fields, of_batch, of_field)
-        parts.append((vectors, rows))
-        if places := [place for place, document in enumerate(of_batch) if document in wanted]:
-            asked += [of_batch[place] for place in places]
-            queries.append(model.encode_query_counts([field[places] for field in fields]))
-    return _corpus_of(model, ids, parts, LexicalCorpus(counts), asked, queries)
-
-
 def _corpus_of(
     model: RankingModel,
     ids: Sequence[str],

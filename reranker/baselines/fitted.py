@@ -123,7 +123,6 @@ def fit_baselines(
     tuning: LexicalTask | None,
     rng: np.random.Generator,
     progress: Say = silent,
-    known: Mapping[str, TunedLexical] | None = None,
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries (see `tune_lexical`).
 
@@ -142,24 +141,18 @@ def fit_baselines(
         Draws the tuning sample, which is the same for every baseline, and the start vector of LSI.
     progress : callable
         Receives the names of baselines before they are fitted.
-    known : mapping, optional
-        Forms that are already tuned, for instance those of the model's own lexical part, and under `REMEMBERING` bm25
-        with a memory.
     """
     seed = int(rng.integers(2**63))
     texts, tasks = corpus.texts, [] if tuning is None else [tuning]
     forms = dict.fromkeys(_FORM_OF[name.partition(":")[0]] for name in names)
-    unknown = [form for form in forms if form not in (known or {})]
-    if unknown:
-        progress(" and ".join(unknown))
-    tuned = {**(known or {}), **tune_lexical(texts, tasks, np.random.default_rng(seed), unknown)}
+    if forms:
+        progress(" and ".join(forms))
+    tuned = tune_lexical(texts, tasks, np.random.default_rng(seed), list(forms))
 
     def lexical_of(name: str) -> TunedLexical:
         form = _FORM_OF[name]
         if name != REMEMBERING:
             return tuned[form]
-        if name in tuned:
-            return tuned[name]
         start = tuned[form].settings
         return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,), start=start)[form]
 
@@ -183,7 +176,7 @@ def fit_baselines(
 
     baselines = {}
     for name in names:
-        if name not in unknown:
+        if name not in forms:
             progress(name)
         baselines[name] = fitted(name)
     return baselines

@@ -12,6 +12,10 @@ from typing import Final
 from reranker.errors import ConfigError
 
 NEVER_BETTER: Final = "it never improved a corpus (docs/figures/learning.md)"
+JUDGED_ONCE: Final = (
+    "training compares the forms of the score, of which the tuned lexical score is one, and `ssi evaluate` compares a "
+    "written model with tuned baselines"
+)
 FIXED: Final = "its value is fixed"
 SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
 
@@ -34,6 +38,9 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "max_rows": "--max-words limits the vocabulary",
         "tf": "words always count by the logarithm of their number",
         "max_chars": "the first 20,000 characters of a field are read",
+        "compare": JUDGED_ONCE,
+        "no_compare": JUDGED_ONCE,
+        "allow_worse": JUDGED_ONCE,
     },
     "retrain": {"rate": SEARCHED},
 }

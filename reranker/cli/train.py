@@ -18,7 +18,7 @@ from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
-from reranker.errors import ConfigError, EngineError, GateRefused, TrainingError
+from reranker.errors import ConfigError, EngineError, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
 from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, TrainConfig
 
@@ -180,8 +180,6 @@ Examples:
 @common.setting(TrainConfig, "seed", help="Seed of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from. Its vocabulary and fields are kept.")
 @click.option("--fresh", is_flag=True, help="Delete the checkpoint of an earlier, unfinished run.")
-@click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
-@click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
 @click.option(
     "--allow-partial",
     is_flag=True,
@@ -191,7 +189,7 @@ Examples:
     "--report",
     "report_path",
     type=common.FILE,
-    help="Write an HTML report: data, baselines, words, best and worst queries, advice.",
+    help="Write an HTML report: data, forms of the score, words, best and worst queries, advice.",
 )
 @click.option(
     "--rejects",
@@ -261,17 +259,11 @@ def command(**options: Any) -> None:
                 valid=valid,
                 base=base,
                 checkpoint=checkpoint,
-                compare=options["compare"],
                 listener=listener,
             )
-        refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
-            message = "" if refusal is None else str(refusal)
-            page = render_training(model, report, corpus.path, message, rejects.kinds, corpus.id_field)
+            page = render_training(model, report, corpus.path, rejects.kinds, corpus.id_field)
             write_file(options["report_path"], page.encode("utf-8"))
-        if refusal is not None:
-            forget_documents(of_index)
-            raise refusal
         save_model(model, path)
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
@@ -433,22 +425,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
     )
 
 
-def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
-    """Return the error for a model that is worse than the best lexical baseline; None if the model is to be written."""
-    comparison = report.comparison
-    has_chosen = report.form is not None and report.form.n_queries > 0  # the best form is never a worse one
-    if has_chosen or comparison is None or comparison.verdict != "worse":
-        return None
-    if allow_worse:
-        common.err().print(f"[yellow]{comparison.sentence()}[/yellow] The model is written anyway (--allow-worse).")
-        return None
-    return GateRefused(
-        f"{comparison.sentence()} The model was not written: give more links or judgments, another --queries or "
-        f"--generalise, or --allow-worse",
-        verdict=comparison.verdict,
-    )
-
-
 def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) -> None:
     """Print the seconds of the stages, and the body with the tuned weights."""
     spent = ", ".join(f"{cost.stage} {cost.seconds:.0f}" for cost in costs if cost.seconds >= TOLD_S)
@@ -526,12 +502,11 @@ def _show(
                 "scale": report.scale,
                 "best_epoch": report.result.best_epoch,
                 "memory": report.memory._asdict(),
-                "form": report.form.to_json() if report.form else None,
+                "form": report.form.to_json(),
                 "weighted_body": weighted,
                 "dropped": report.dropped,
                 "rejected_lines": rejects.count,
                 "accounts": [rejects.account("records").to_json(), report.account.to_json()],
-                "comparison": report.comparison.to_json() if report.comparison else None,
                 "own_search": compared._asdict() if compared else None,
                 "stages": [cost._asdict() for cost in report.costs],
             }
@@ -540,10 +515,7 @@ def _show(
     console = common.out()
     held_out = "evidence (--valid)" if report.split == "given" else report.split
     console.print(f"model    {path}  ({model_id[:12]}, encoder {encoder_id[:12]})")
-    console.print(
-        f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
-        f"(lexical score only: {report.lexical_map:.4f}), on held-out {held_out}"
-    )
+    console.print(f"stopped  after epoch {report.result.best_epoch}, the best one on held-out {held_out}")
     if report.scale not in (0, 1) or (report.scale == 0 and len(model.U)):
         console.print(
             f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
@@ -551,7 +523,5 @@ def _show(
     console.print(f"memory   {report.memory.sentence}")
     _show_costs(report.costs, weighted)
     console.print(summary)
-    if report.comparison is not None:
-        console.print(report.comparison.sentence())
     if compared is not None:
         console.print(compared.sentence())

@@ -465,6 +465,5 @@ class Learner:
             config,
             base=self.base,
             checkpoint=checkpoint,
-            compare=False,
             listener=self.listener,
         )

@@ -59,6 +59,8 @@ class Validator:
 
     Attributes
     ----------
+    task : RankingTask
+        The task of the sample.
     queries, documents : scipy.sparse.csr_matrix
         The rows of the sampled queries and documents that U and V read.
     lexical_scores : array
@@ -91,7 +93,7 @@ class Validator:
             unknown = np.ones(task.grades.shape, dtype=bool)
             unknown[row_of(task.grades), task.grades.indices] = False
             left_out = sp.csr_matrix(unknown)
-            self.task = replace(task, excluded=left_out)
+        self._left_out = left_out
         self._judged = Judged(relevant.indptr, relevant.indices, left_out.indptr, left_out.indices)
 
     def scores_of(self, documents: TwoRows) -> Float32:
@@ -132,8 +134,9 @@ class Validator:
     def measured(self, added: Float32, identity: float) -> dict[str, Float64]:
         """Return AP and nDCG@10 of each query, both (n_queries,) float64, by scores as in `values_with`."""
         scores = added + np.float32(identity) * self.lexical_scores
-        no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
-        gains = evaluate(self.task, KnownScores(scores), no_tuples, ("nDCG@10",), depth=10)
+        task = replace(self.task, excluded=self._left_out)
+        no_tuples = draw_tuples(task, np.random.default_rng(0), n_tuples=0)
+        gains = evaluate(task, KnownScores(scores), no_tuples, ("nDCG@10",), depth=10)
         return {"AP": self.values_with(added, identity), **gains.values}
 
     @property
@@ -210,6 +213,7 @@ def validators_of(
 ) -> list[Validator]:
     """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries.
 
+    All have the same sample of queries and documents, so that a query has a value of each kind.
     ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32. ``short`` are
     other rows, for keyword queries.
     """
@@ -230,8 +234,9 @@ def validators_of(
         asked, ranked = (queries, documents) if short is None else (short.queries, short.documents)
         words = cut_to_keywords(rows_of(asked), keywords_of(schedule), rng)
         kinds.append((words, ranked.part(places), share < 1))
+    a, judged_only = schedule.identity_scale, split.valid.judged_only
     validators = [
-        Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short, of_pool)
+        Validator(task, asked, pool, a, copy.deepcopy(rng), judged_only, is_short, of_pool)
         for asked, pool, is_short in kinds
     ]
     if share < 1 and short is not None and short.weight:

@@ -1,7 +1,8 @@
-"""The stage that chooses what is written: only the lexical score, or with memory, given vectors, or the learned part.
+"""The stage that judges: it chooses what is written, and says how good that is.
 
-Each form is measured on queries that neither it nor its settings were fitted to. The usual form of the kind of evidence
-is written unless these queries show another one to be better: `usual_form`, `_best`.
+The forms are only the lexical score, or with memory, given vectors, or the learned part. Each is measured on queries
+that neither it nor its settings were fitted to. The usual form of the kind of evidence is written unless these queries
+show another one to be better: `usual_form`, `_best`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from reranker.arrays import Float32, Float64
 from reranker.baselines.comparison import LEVEL
 from reranker.errors import TrainingError
-from reranker.evaluation import PairedTest, paired_test, standard_error
+from reranker.evaluation import PairedTest, RankingTask, paired_test, standard_error
 from reranker.kernels.rows import embed_rows
 from reranker.lexical.memory import QueryMemory
 from reranker.models.vector_field import WordEncoder
@@ -87,23 +88,50 @@ Values = Mapping[ScoreForm, Mapping[str, Float64]]
 """Value of each judging query by form and measure, (n,) float64."""
 
 
+class MeasuredForms(NamedTuple):
+    """The forms, measured on some queries."""
+
+    values: Values
+    """Values of the task's queries, in its order."""
+    task: RankingTask
+
+
 @dataclass(frozen=True)
 class FormChoice:
     """The form that is written, and the measurements that chose it."""
 
     form: ScoreForm
     n_queries: int
-    """Queries that the forms were measured on; 0: there was nothing to choose between."""
+    """Queries that the forms were measured on."""
     cross_fitted: bool
     """True if the queries of training took part, each scored by what the other folds were fitted to."""
+    lexical: ScoreForm
+    """The lexical form of the highest MAP."""
     means: Mapping[ScoreForm, Mapping[str, float]]
-    """Mean by form and measure, the simplest form first."""
+    """Mean by form and measure, the simplest form first.
+
+    Lexical forms are measured even if they cannot be written.
+    """
     tests: Mapping[ScoreForm, Mapping[str, PairedTest]]
     """Paired test against the best lexical form, by form and measure."""
     sentence: str
-    """The form that was written, and the reason."""
+    """The form that was written, the reason, and its MAP next to that of a lexical form."""
     weights_of: Mapping[ScoreForm, VectorWeights] = field(default_factory=dict)
     """Weights of the parts of each form with given vectors."""
+    values: Mapping[ScoreForm, Float64] = field(default_factory=dict, compare=False)
+    """AP of each query by the form that is written and by the best lexical one, (n_queries,) float64."""
+    tasks: tuple[RankingTask, ...] = field(default=(), compare=False)
+    """The tasks with these queries, in the order of the values."""
+
+    @property
+    def valid_map(self) -> float:
+        """MAP by the form that is written."""
+        return self.means[self.form][MEASURES[0]]
+
+    @property
+    def lexical_map(self) -> float:
+        """MAP by the best lexical form, which may be the form that is written."""
+        return self.means[self.lexical][MEASURES[0]]
 
     @property
     def weights(self) -> VectorWeights | None:
@@ -144,7 +172,8 @@ def chosen_form(
     The judging queries chose neither settings nor epoch nor weights. If there are fewer than `ENOUGH_QUERIES` of them
     and the queries are texts, all queries but those that choose take part: they are split into `N_FOLDS`, and each fold
     is scored by a memory, U and V that were fitted without it. They do not take part if validation was given and asks
-    for documents that training does not know: these are not like those of training.
+    for documents that training does not know: these are not like those of training. Where there is one form only,
+    nothing is fitted again: it is measured on the judging queries.
     """
     forms = forms_of(run, learned, memory, encoder)
     stages = _Stages(run, lexical, rows, learned, memory, encoder)
@@ -152,17 +181,18 @@ def chosen_form(
     words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
     fitted = _Fitted(train, learned.parameters, memory.memory, words)
     weights = _vector_weights(stages, forms, division.choosing, fitted)
-    if len(forms) == 1:
-        return FormChoice(forms[0], 0, False, {}, {}, "", weights)
     run.listener.say("comparing the forms of the score on held-out queries")
-    crosses = _crosses(division)
-    parts = [*_cross_fitted(stages, division, forms, weights)] if crosses else []
+    crosses = len(forms) > 1 and _crosses(division)
+    measured = list(dict.fromkeys([*(ScoreForm(form.memory, learned=False) for form in forms), *forms]))
+    parts = [*_cross_fitted(stages, division, measured, weights)] if crosses else []
     if not parts or division.split.kind == "given":
-        parts.append(_values(stages, forms, replace(division.split, valid=division.judging), fitted, weights))
-    usual = usual_form(forms, train)
-    choice = replace(_best(_joined(parts), usual, crosses), weights_of=weights)
-    run.listener.say(choice.sentence)
-    return choice
+        parts.append(
+            _measured_forms(stages, measured, replace(division.split, valid=division.judging), fitted, weights)
+        )
+    queries = f"{'cross-fitted' if crosses else 'held-out'} queries"
+    queries += "" if crosses or division.judged_apart else ", which also chose its settings"
+    choice = _best(_joined([part.values for part in parts]), usual_form(forms, train), queries, forms)
+    return replace(choice, cross_fitted=crosses, weights_of=weights, tasks=tuple(part.task for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +317,7 @@ def _learned_scores(validator: Validator, parameters: TrainedParameters) -> Floa
 
 def _cross_fitted(
     stages: _Stages, division: Division, forms: Sequence[ScoreForm], weights: Mapping[ScoreForm, VectorWeights]
-) -> Iterator[Values]:
+) -> Iterator[MeasuredForms]:
     """Yield the values of each fold's queries, by what was fitted to the evidence without them.
 
     If few queries tuned the lexical settings, those of each form are tuned again without the fold: settings that were
@@ -299,7 +329,7 @@ def _cross_fitted(
     texts = run.evidence.texts or {}
     asked = {query: texts[query] for query in run.evidence.query_ids if query not in choosing}
 
-    def of_fold(number: int, fold: Collection[str], go_on: GoOn) -> Values | None:
+    def of_fold(number: int, fold: Collection[str], go_on: GoOn) -> MeasuredForms | None:
         quiet = replace(run, listener=Listener(progress=go_on))
         kept = [query for query in run.evidence.query_ids if query not in fold]
         train = replace(run.evidence.restricted(kept), linked=run.evidence.linked)
@@ -321,32 +351,33 @@ def _cross_fitted(
         words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
         fitted = _Fitted(train, parameters, remembered, words)
         of_fold = replace(stages, run=quiet, lexical=of_words, memory=trial, is_retuned=of_words is not lexical)
-        return _values(of_fold, forms, split, fitted, weights)
+        return _measured_forms(of_fold, forms, split, fitted, weights)
 
     folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
     runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
     of_run = mb_of_run(len(lexical.reading.data.ids), *learned.parameters.U.shape)
-    for number, values in enumerate(on_cores(runs, of_run), 1):
+    for number, measured in enumerate(on_cores(runs, of_run), 1):
         run.listener.progress("comparing forms", number, len(runs))
-        if values is not None:
-            yield values
+        if measured is not None:
+            yield measured
 
 
-def _values(
+def _measured_forms(
     stages: _Stages,
     forms: Sequence[ScoreForm],
     split: Split,
     fitted: _Fitted,
     weights: Mapping[ScoreForm, VectorWeights],
-) -> Values:
+) -> MeasuredForms:
     """Return the values of the validation queries of a split by each form."""
     measured: dict[ScoreForm, Mapping[str, Float64]] = {}
     for with_memory in dict.fromkeys(form.memory for form in forms):
         validators = _validators(stages, with_memory, split, fitted.memory)
+        task = validators[0].task  # the sample is the same for all
         for form in (form for form in forms if form.memory is with_memory):
             parts = [_measured(validator, fitted, form, weights.get(form)) for validator in validators]
             measured[form] = _of_kinds(parts)
-    return measured
+    return MeasuredForms(measured, task)
 
 
 def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryMemory | None) -> list[Validator]:
@@ -391,62 +422,57 @@ def _joined(parts: Sequence[Values]) -> Values:
     }
 
 
-def _best(values: Values, usual: ScoreForm, cross_fitted: bool) -> FormChoice:
-    """Return the choice of the usual form, or of the form of the highest MAP.
+def _best(values: Values, usual: ScoreForm, queries: str, forms: Sequence[ScoreForm]) -> FormChoice:
+    """Return the choice of the usual one of some forms, or of the one of the highest MAP.
 
     The latter must be better by more than `SURELY` standard errors of the difference. Of equals, the form with fewer
-    parts counts as higher.
+    parts counts as higher. ``queries`` says what the values are of.
     """
     headline = MEASURES[0]
     order = sorted(values, key=lambda form: (form.learned, form.vectors, form.memory))
-    values = {form: values[form] for form in order}
 
     def mean(form: ScoreForm) -> float:
         return float(values[form][headline].mean())
 
-    highest = max(values, key=mean)
+    highest = max((form for form in order if form in forms), key=mean)
     gains = values[highest][headline] - values[usual][headline]
     best = highest if gains.mean() > SURELY * standard_error(gains) else usual
-    lexical = max((form for form in values if form.is_lexical), key=mean, default=None)
-    tests = {}
-    if lexical is not None:
-        tests = {
-            form: {measure: paired_test(values[form][measure], values[lexical][measure]) for measure in MEASURES}
-            for form in values
-            if form != lexical
-        }
-    means = {form: {measure: float(of[measure].mean()) for measure in MEASURES} for form, of in values.items()}
+    lexical = max((form for form in order if form.is_lexical), key=mean)
+    tests = {
+        form: {measure: paired_test(values[form][measure], values[lexical][measure]) for measure in MEASURES}
+        for form in order
+        if form != lexical
+    }
+    means = {form: {measure: float(values[form][measure].mean()) for measure in MEASURES} for form in order}
     n = len(values[best][headline])
-    sentence = _sentence(best, lexical, [*values], tests, n, cross_fitted)
-    return FormChoice(best, n, cross_fitted, means, tests, sentence)
+    kept = {form: values[form][headline] for form in (best, lexical)}
+    choice = FormChoice(best, n, False, lexical, means, tests, "", values=kept)
+    return replace(choice, sentence=_sentence(choice, forms, f"{n:,} {queries}"))
 
 
-def _sentence(
-    best: ScoreForm,
-    lexical: ScoreForm | None,
-    forms: Sequence[ScoreForm],
-    tests: Mapping[ScoreForm, Mapping[str, PairedTest]],
-    n: int,
-    cross_fitted: bool,
-) -> str:
-    """Return what is written and how it compares with the best lexical form, or the learned part with it."""
-    how = f"{n:,} {'cross-fitted' if cross_fitted else 'held-out'} queries"
-    if lexical is None:
-        return f"The model is the {best.name}, the best form on {how}."
+def _sentence(choice: FormChoice, forms: Sequence[ScoreForm], queries: str) -> str:
+    """Return what is written, why, and its MAP next to that of the best lexical form, or of another one."""
+    best, lexical, tests = choice.form, choice.lexical, choice.tests
+    name = f"The model is the {best.name}" + (", the only form to choose" if len(forms) == 1 else "")
+    value = f"MAP {choice.valid_map:.4f}"
     if not best.is_lexical:
-        test = tests[best]
-        verdict = comparison_of(test[MEASURES[0]], lexical.name)
-        return f"The model is the {best.name}, {verdict} on {how}: {_differences(test)}."
-    others = [form for form in forms if not form.is_lexical]
-    if not others:
-        return f"The model is the {best.name}, the best form on {how}."
-    other = max(others, key=lambda form: tests[form][MEASURES[0]].difference)
-    parts = ["the given vectors"] * any(form.vectors for form in others)
-    parts += ["the learned part"] * any(form.learned for form in others)
+        verdict = comparison_of(tests[best][MEASURES[0]], lexical.name)
+        return (
+            f"{name}, {verdict} on {queries}: {value} against {choice.lexical_map:.4f}, "
+            f"differences {_differences(tests[best])}."
+        )
+    if others := [form for form in choice.means if form.is_lexical and form != best]:
+        value += f", {choice.means[others[0]][MEASURES[0]]:.4f} by the {others[0].name}"
+    more = [form for form in forms if not form.is_lexical]
+    if not more:
+        return f"{name}: {value} on {queries}."
+    other = max(more, key=lambda form: tests[form][MEASURES[0]].difference)
+    parts = ["the given vectors"] * any(form.vectors for form in more)
+    parts += ["the learned part"] * any(form.learned for form in more)
     fails = "does not pay" if parts == ["the learned part"] else "do not pay"
     return (
-        f"The model is the {best.name}: {' and '.join(parts)} {fails} on {how}. The best score with more has "
-        f"{_differences(tests[other])}."
+        f"{name}: {' and '.join(parts)} {fails} on {queries}. It has {value}; the best score with more differs from "
+        f"the {lexical.name} by {_differences(tests[other])}."
     )
 
 

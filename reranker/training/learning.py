@@ -59,10 +59,6 @@ class LearnedPart:
     schedule: Schedule
     left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
-    lexical_map: float
-    """Mean over the kinds of validation queries of their MAP by the lexical score only."""
-    valid_map: float
-    """The same by the model."""
 
 
 def document_rows(
@@ -124,15 +120,7 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
     validators = validators_of(*on, schedule, rng)
     short = validators_of(*on, replace(schedule, keyword_share=1.0), rng) if schedule.short_apart else []
     context = _context(run, reading, division, problem, "training", validators=validators, short_validators=short)
-    learned = fit_low_rank(context)
-    lexical = [validator.lexical for validator in validators]
-    return LearnedPart(
-        learned,
-        schedule,
-        left_out,
-        float(np.mean([values.mean() for values in lexical])),
-        float(np.mean([learned.values_by([validator]).mean() for validator in validators])),
-    )
+    return LearnedPart(fit_low_rank(context), schedule, left_out)
 
 
 def refitted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -67,11 +67,6 @@ class LexicalChoice:
     """None: the lexical rows are those that V reads."""
     bm25: LexicalSettings | None
     """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
-    forms: Mapping[str, TunedLexical] | None
-    """Every form, tuned for the kind of queries that the baselines are tuned for: the first of the tuning tasks.
-
-    None: the baselines are tuned separately, because the user has given weights or nothing could be tuned.
-    """
     reading: AnalyzedDocuments
     notes: tuple[str, ...] = ()
     """Notes for the user."""
@@ -92,8 +87,6 @@ class _Tuned(NamedTuple):
     """The tasks that they are tuned on."""
     forms: dict[str, TunedLexical]
     """Tuned for all tasks."""
-    of_first: dict[str, TunedLexical]
-    """Tuned for the first task only."""
 
 
 class _Candidate(NamedTuple):
@@ -117,7 +110,7 @@ def tuned_lexical(
         encoder.memory is None or encoder.short_lexical is not None or run.config.query_side_only
     ):
         lexical = encoder.lexical
-        return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, None, reading)
+        return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, reading)
     say = run.listener.say
     say("tuning the lexical score")
     best = _Candidate(tokens, reading, _tuned(run, reading, division, division.split.train))
@@ -130,14 +123,13 @@ def tuned_lexical(
         if division.split.train.texts is not None and not division.split.train.shown_only:
             bigrams = best.tokens.with_bigrams()
             best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes)
-    reading, (tasks, forms, of_first) = best.reading, best.tuned
+    reading, (tasks, forms) = best.reading, best.tuned
     tuned = best_lexical(forms)
     for note in tuned.notes:
         say(note)
     say(_sentence(run, reading, tuned))
-    alike = bool(tasks) and not any(_stated_weights(run, reading))
     bm25 = forms["bm25"].settings if tasks else None
-    return LexicalChoice(tuned.settings, bm25, of_first if alike else None, reading, (*notes, *tuned.notes))
+    return LexicalChoice(tuned.settings, bm25, reading, (*notes, *tuned.notes))
 
 
 def retuned(
@@ -147,7 +139,7 @@ def retuned(
 
     The search goes on from the settings that are known or, ``afresh``, does not know them.
     """
-    tasks, forms, _ = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
+    tasks, forms = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
     return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
@@ -266,14 +258,14 @@ def _tuned(
 
     of_first = tuned(tasks[:1], start=start)
     if len(tasks) < 2:
-        return _Tuned(tasks, of_first, of_first)
+        return _Tuned(tasks, of_first)
     pages = best_lexical(of_first)
     forms = ("bm25", "tfidf") if pages.settings.form == "tfidf" else ("bm25",)
     both = tuned(tasks, start=pages.settings, forms=forms)
     floor = KEPT_OF_PAGES * pages.values[0]
     if best_lexical(both).values[0] < floor:
         both = tuned(tasks, start=pages.settings, forms=forms, floor=floor)
-    return _Tuned(tasks, both, of_first)
+    return _Tuned(tasks, both)
 
 
 def _better_reading(

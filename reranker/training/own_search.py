@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
-from reranker.baselines.comparison import HEADLINE, MODEL
+from reranker.baselines.comparison import HEADLINE
 from reranker.engines.bodies import candidate_body, fill_template
 from reranker.engines.protocol import Engine
-from reranker.evaluation import evaluate_run
+from reranker.evaluation import RankingTask, evaluate_run
 from reranker.models.ranking_model import RankingModel
 from reranker.rerank.ranking import default_template
 from reranker.training.train import TrainingReport
@@ -35,39 +34,53 @@ class OwnSearch(NamedTuple):
         """Return the comparison in one sentence."""
         whose = "BM25 over the model's text fields" if self.by_default else "your search body"
         return (
-            f"{whose} in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the model over all documents "
-            f"{self.model:.4f}, on {self.n_queries:,} held-out queries"
+            f"{whose} in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the model {self.model:.4f}, "
+            f"on {self.n_queries:,} held-out queries and the same documents"
         )
 
 
 def own_search(
     engine: Engine, index: str, body: Mapping[str, Any] | None, model: RankingModel, report: TrainingReport
 ) -> OwnSearch | None:
-    """Return the comparison on the queries of the report's own comparison.
+    """Return the comparison on the queries that chose the form of the model, and on the documents ranked for them.
 
-    None if the report has none, or if its queries are pages, which are too long to search for. Raises `EngineError` if
-    the engine does not answer or refuses the body.
+    None if the queries are pages, which are too long to search for. Raises `EngineError` if the engine does not answer
+    or refuses the body.
     """
-    comparison, texts = report.comparison, report.evidence.valid.texts
-    if comparison is None or texts is None:
+    valid, train, form = report.evidence.valid, report.evidence.train, report.form
+    if train.texts is None or valid.texts is None:
         return None
-    names = comparison.task.query_ids[:MAX_QUERIES]
+    texts = {**train.texts, **valid.texts}
     template = default_template(model.encoder.view) if body is None else body
-    relevant, left_out = comparison.task.relevant(), comparison.task.excluded
+    values: list[float] = []
+    for task in form.tasks:
+        values += _values(
+            engine, index, template, texts, task, MAX_QUERIES - len(values), judged_only=valid.judged_only
+        )
+    n, of_model = len(values), form.values[form.form]
+    return OwnSearch(n, float(np.mean(values)), float(np.mean(of_model[:n])), by_default=body is None)
 
-    def documents(pairs: sp.csr_matrix, row: int) -> set[str]:
-        places = pairs.indices[pairs.indptr[row] : pairs.indptr[row + 1]].tolist()
-        return {comparison.task.document_ids[place] for place in places}
 
+def _values(
+    engine: Engine,
+    index: str,
+    template: Mapping[str, Any],
+    texts: Mapping[str, str],
+    task: RankingTask,
+    n: int,
+    *,
+    judged_only: bool,
+) -> list[float]:
+    """Return the average precision of the engine's order of the task's documents, for its first ``n`` queries."""
+    columns = {document: column for column, document in enumerate(task.document_ids)}
+    relevant = task.relevant()
     qrels: dict[str, dict[str, float]] = {}
     run: dict[str, list[str]] = {}
-    for row, name in enumerate(names):
-        qrels[name] = dict.fromkeys(documents(relevant, row), 1.0)
-        request = candidate_body(fill_template(template, texts[name]), DEPTH, answers=False)
-        not_ranked = documents(left_out, row)
-        hits = engine.search(index, request).hits
-        run[name] = [found for found in dict.fromkeys(hit.id for hit in hits) if found not in not_ranked]
-    values = evaluate_run(qrels, run, (HEADLINE,))[HEADLINE]
-    of_model = comparison.systems[MODEL].values[HEADLINE][: len(names)]
-    of_engine = float(np.mean([values[name] for name in names]))
-    return OwnSearch(len(names), of_engine, float(np.mean(of_model)), by_default=body is None)
+    for row, name in enumerate(task.query_ids[:n]):
+        qrels[name] = {task.document_ids[column]: 1.0 for column in relevant[row].indices.tolist()}
+        ranked = set(task.grades[row].indices.tolist() if judged_only else columns.values())
+        ranked -= set(task.excluded[row].indices.tolist())
+        hits = engine.search(index, candidate_body(fill_template(template, texts[name]), DEPTH, answers=False)).hits
+        run[name] = [found for found in dict.fromkeys(hit.id for hit in hits) if columns.get(found) in ranked]
+    values = evaluate_run(qrels, run, (HEADLINE,))[HEADLINE] if qrels else {}
+    return [values[name] for name in qrels]

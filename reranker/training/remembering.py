@@ -60,11 +60,7 @@ class MemoryTrial:
     factor: float | None = None
     """Factor of the rows with a memory; None: none was tried, or it came with the model to start from."""
     tuned: TunedLexical | None = None
-    """The settings before the factor, as the baseline with a memory has them."""
-    lexical_map: float = 0.0
-    """Validation MAP by the lexical score with the memory."""
-    valid_map: float = 0.0
-    """Validation MAP by the model with the memory."""
+    """The settings before the factor."""
     page_weight: float = 0.0
     """Weight of the memory for queries that are not short, before the factor; 0 where queries are texts."""
 
@@ -106,11 +102,9 @@ def tried_memory(
     parts = values_by(validators, U, parameters.V, scales, 1.0)
     values = np.concatenate(parts, axis=1)
     best = heaviest(values) if values.shape[1] < FEW_QUERIES else int(np.argmax(values.mean(axis=1)))
-    factor = FACTORS[best]
-    lexical_map = float(np.mean([validator.lexical.mean() for validator in validators]))
-    settings = with_factor(tuned.settings, factor)
+    settings = with_factor(tuned.settings, FACTORS[best])
     page_weight = 0.0 if train.texts is not None else _page_weight(run, division, lexical, rows, learned, others)
-    return MemoryTrial("", settings, memory, factor, tuned, lexical_map, float(values[best].mean()), page_weight)
+    return MemoryTrial("", settings, memory, FACTORS[best], tuned, page_weight)
 
 
 def _page_weight(

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reranker.arrays import Float64
-from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
-from reranker.evaluation import MEASURES
+from reranker.baselines.comparison import LEVEL
+from reranker.evaluation import RankingTask
 from reranker.figures import BLUE, GREY, RED, chart, report_head, stacked_tables, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.ranking_model import RankingModel
 from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
+from reranker.training.form_choice import MEASURES, FormChoice, ScoreForm
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch
 from reranker.words import Neighbour, similar_words, strongest_pairs
@@ -92,21 +93,9 @@ def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, flo
 
 
 def summary_of(model: RankingModel, report: TrainingReport) -> str:
-    """Return the amount of data, whether anything was learned, the gain over the lexical score, and the form."""
-    data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
-    where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
-    written = f" {report.form.sentence}" if report.form and report.form.sentence else ""
-    if not _has_learned(report):
-        return (
-            f"{data} nothing was learned that improves the ranking {where}: the model ranks by its "
-            f"lexical score only, MAP {report.lexical_map:.4f}.{written}"
-        )
-    change = report.valid_map / report.lexical_map - 1 if report.lexical_map else 0.0
-    percent = f" ({change:+.0%})" if change else ""
-    return (
-        f"{data} the model learned to rank {where} with MAP {report.valid_map:.4f}; its lexical score has "
-        f"MAP {report.lexical_map:.4f}{percent}.{written}"
-    )
+    """Return the amount of data, and what is written with its MAP next to that of the lexical score."""
+    data = f"{_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
+    return f"Trained on {data}. {report.form.sentence}"
 
 
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
@@ -140,30 +129,30 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
             "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "
             "epoch, so the figures are too optimistic. Give more data, or run ssi evaluate with queries of your own."
         )
-    elif report.comparison is not None and len(report.comparison.task.query_ids) < FEW_QUERIES:
+    elif report.form.n_queries < FEW_QUERIES:
         yield (
-            f"The comparison has {len(report.comparison.task.query_ids)} queries: small differences are not visible. "
-            f"Give more data, or run ssi evaluate with queries of your own."
+            f"The comparison has {report.form.n_queries} queries: small differences are not visible. Give more data, "
+            f"or run ssi evaluate with queries of your own."
         )
 
 
 def _advice_on_result(report: TrainingReport) -> Iterator[str]:
-    result = report.result
-    verdict = None if report.comparison is None else report.comparison.verdict
-    if not _has_learned(report):
+    result, choice = report.result, report.form
+    test = choice.tests[choice.form][MEASURES[0]] if choice.form in choice.tests else None
+    if choice.form.is_lexical:
         yield (
             "The lexical score is as good as anything that was learned: serve this model for its tuned lexical score, "
             "and train again when there are more links, judgments or clicks."
         )
-    elif verdict == "no difference":
+    elif test is not None and test.p_t_test >= LEVEL:
         yield (
-            "On these queries the model does not differ significantly from the best lexical baseline: do not expect "
+            f"On these queries the model does not differ significantly from the {choice.lexical.name}: do not expect "
             "users to see a difference before there is more training data."
         )
-    elif verdict == "worse":
+    elif test is not None and test.difference < 0:
         others = ", or another --queries or --generalise" if report.evidence.train.texts is None else ""
-        yield f"A lexical baseline is better: use that ranking, or give more links, judgments or clicks{others}."
-    if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
+        yield f"The {choice.lexical.name} is better: use that ranking, or give more links, judgments or clicks{others}."
+    if result.history and result.best_epoch == result.history[-1].number and choice.form.learned:
         yield (
             f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may improve with "
             f"--epochs {2 * result.best_epoch}."
@@ -179,12 +168,6 @@ def _advice_on_model(model: RankingModel, report: TrainingReport) -> Iterator[st
         yield f"The lexical score is better without {empty}: check that the field contains what its name says."
 
 
-def _has_learned(report: TrainingReport) -> bool:
-    if report.form is not None and report.form.n_queries:
-        return report.form.form.learned
-    return report.scale > 0 and report.valid_map > report.lexical_map
-
-
 def _evidence(report: TrainingReport, n: int) -> str:
     return f"{n:,} {'links' if report.evidence.train.texts is None else 'preferences'}"
 
@@ -192,26 +175,31 @@ def _evidence(report: TrainingReport, n: int) -> str:
 # Content of the page
 
 
-class BaselineDifference(NamedTuple):
-    """Difference of the model and a baseline in one measure, with its 95 % confidence interval."""
+class FormDifference(NamedTuple):
+    """Difference of a form of the score and the best lexical one in one measure, with its 95 % confidence interval."""
 
+    form: ScoreForm
     measure: str
-    baseline: str
     difference: float
     lower: float
     upper: float
     p: float
 
 
-def baseline_differences(comparison: SystemComparison) -> list[BaselineDifference]:
-    """Return the differences from each baseline in every measure, with intervals of Student's t distribution."""
-    rows = []
-    for name, tests in comparison.tests.items():
-        for measure in (*MEASURES, RANK_LOSS):
-            test = tests[measure]
-            low, high = test.difference - test.interval, test.difference + test.interval
-            rows.append(BaselineDifference(measure, name, test.difference, low, high, test.p_t_test))
-    return rows
+def form_differences(choice: FormChoice) -> list[FormDifference]:
+    """Return the differences from the best lexical form in every measure, with intervals of Student's t."""
+    return [
+        FormDifference(
+            form,
+            measure,
+            test.difference,
+            test.difference - test.interval,
+            test.difference + test.interval,
+            test.p_t_test,
+        )
+        for form, tests in choice.tests.items()
+        for measure, test in tests.items()
+    ]
 
 
 def title_of(view: TextView, source: Mapping[str, Any], default: str) -> str:
@@ -264,7 +252,6 @@ def render_training(
     model: RankingModel,
     report: TrainingReport,
     documents: Path,
-    refusal: str = "",
     rejected: Mapping[str, int] = MappingProxyType({}),
     id_field: str | None = None,
 ) -> str:
@@ -278,81 +265,70 @@ def render_training(
         Results of the run.
     documents : Path
         The file trained on; it is read again for titles.
-    refusal : str
-        Why the model was not written; empty if it was.
     rejected : mapping
         Number of rejected input lines, by kind.
     id_field : str, optional
         Field of the document id in ``documents``.
     """
-    comparison = report.comparison
-    best = None if comparison is None else comparison.best_baseline
-    differences_ = np.empty(0)
-    if comparison is not None and best is not None:
-        differences_ = comparison.systems[MODEL].values[HEADLINE] - comparison.systems[best].values[HEADLINE]
-    gains, losses = _listed(differences_), _listed(-differences_)
-    relevant = {} if comparison is None else _relevant(comparison, [*gains, *losses])
-    shown = {document for ids in relevant.values() for document in ids}
-    if comparison is not None:
-        shown |= {comparison.task.query_ids[i] for i in relevant}
+    choice = report.form
+    changes = choice.values[choice.form] - choice.values[choice.lexical]
+    gains, losses = _listed(changes), _listed(-changes)
+    compared = _compared_queries(choice, [*gains, *losses])
+    shown = {id_ for query, relevant in compared.values() for id_ in (query, *relevant)}
     titles, asked = _read_texts(documents, model.encoder.view, report, shown, id_field)
-    texts = report.evidence.valid.texts
+    texts = {**(report.evidence.train.texts or {}), **(report.evidence.valid.texts or {})}
+
+    def change(number: int) -> dict[str, Any]:
+        query, relevant = compared[number]
+        return {
+            "query": texts.get(query) or titles.get(query, query),
+            "relevant": [titles.get(document, document) for document in relevant],
+            "lexical": choice.values[choice.lexical][number],
+            "model": choice.values[choice.form][number],
+        }
+
     page: str = (
         page_environment("reranker.training")
         .get_template("training.html.j2")
         .render(
             r=report,
             model=model,
-            refusal=refusal,
             rejected=rejected,
             summary=summary_of(model, report),
             advice=advice_of(model, report),
-            comparisons=[] if comparison is None else baseline_differences(comparison),
-            gains=[_change(comparison, i, relevant[i], titles, texts) for i in gains] if comparison else [],
-            losses=[_change(comparison, i, relevant[i], titles, texts) for i in losses] if comparison else [],
+            differences=form_differences(choice),
+            gains=[change(number) for number in gains],
+            losses=[change(number) for number in losses],
             pairs=strongest_pairs(model, None, asked)[0],
             nearest=frequent_words(model),
-            pictures=_pictures(report, differences_),
+            pictures=_pictures(report, changes),
             measures=MEASURES,
         )
     )
     return stacked_tables(page)
 
 
-def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int, list[str]]:
-    """Return the first three relevant documents of the given queries."""
-    relevant, ids = comparison.task.relevant(), comparison.task.document_ids
-    return {i: [ids[j] for j in relevant[i].indices[:3].tolist()] for i in queries}
+def _compared_queries(choice: FormChoice, numbers: Iterable[int]) -> dict[int, tuple[str, list[str]]]:
+    """Return the id of each of some queries, given by number, and the ids of its first three relevant documents."""
+    places = [(task, row) for task in choice.tasks for row in range(len(task.query_ids))]
+
+    def ids(task: RankingTask, row: int) -> tuple[str, list[str]]:
+        columns = task.relevant()[row].indices[:3].tolist()
+        return task.query_ids[row], [task.document_ids[column] for column in columns]
+
+    return {number: ids(*places[number]) for number in numbers}
 
 
-def _change(
-    comparison: SystemComparison,
-    number: int,
-    relevant: Sequence[str],
-    titles: Mapping[str, str],
-    texts: Mapping[str, str] | None,
-) -> dict[str, Any]:
-    """Return a query, its relevant documents, and its average precision by the best baseline and by the model."""
-    query = comparison.task.query_ids[number]
-    return {
-        "query": titles.get(query, query) if texts is None else texts[query],
-        "relevant": [titles.get(document, document) for document in relevant],
-        "baseline": comparison.systems[comparison.best_baseline or MODEL].values[HEADLINE][number],
-        "model": comparison.systems[MODEL].values[HEADLINE][number],
-    }
-
-
-def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
+def _pictures(report: TrainingReport, changes: Float64) -> dict[str, Any]:
     """Return the charts as markup that is not escaped: their texts are fixed or numbers."""
     from markupsafe import Markup
 
-    rows = [] if report.comparison is None else baseline_differences(report.comparison)
-    shown = [(f"{row.measure} against {row.baseline}", *row[2:5]) for row in rows if row.measure != RANK_LOSS]
+    shown = [(f"{row.measure}, {row.form.name}", *row[2:5]) for row in form_differences(report.form)]
     history = report.result.history
     made = {
         "learning": learning_curve(history) if history else "",
-        "intervals": intervals("model - baseline", shown) if shown else "",
-        "differences": differences("difference in AP", differences_.tolist()) if len(differences_) else "",
+        "intervals": intervals(f"form - {report.form.lexical.name}", shown) if shown else "",
+        "differences": differences("difference in AP", changes.tolist()) if changes.any() else "",
     }
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 

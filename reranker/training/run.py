@@ -25,7 +25,6 @@ STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "lexical tuning": (1,),
         "training": (2,),
         "validation": (3,),
-        "comparison": (4,),
         "refit": (5,),
         "judging": (6,),
         "nearest": (7,),

@@ -9,8 +9,7 @@ The stages run in this order; each is a function from the results before it to o
     train           `learning`         U and V
     encode words    `word_encoder`     word vectors for the vectors that documents have already
     remember        `remembering`      lexical score with a memory of the training queries
-    choose          `form_choice`      which of these parts are written
-    judge           `judging`          comparison with lexical baselines
+    choose          `form_choice`      which of these parts are written, and how good they are
     refit           `refit` below      the same on all the evidence
 """
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -28,12 +27,9 @@ import numpy as np
 
 from reranker.accounts import InputAccount, LeftOut
 from reranker.arrays import Float32
-from reranker.baselines.comparison import SystemComparison
-from reranker.baselines.fitted import REMEMBERING
 from reranker.errors import InputError
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory
-from reranker.lexical.tuning import TunedLexical
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
@@ -43,7 +39,6 @@ from reranker.training.context import TrainedParameters
 from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
 from reranker.training.given_vectors import GivenVectors, field_of
-from reranker.training.judging import compared
 from reranker.training.learning import LearnedPart, PreparedRows, learned_part, prepared_rows, refitted
 from reranker.training.lexical_choice import (
     LexicalChoice,
@@ -111,7 +106,7 @@ class StageClock:
         return result
 
 
-def expected_seconds(run: TrainingRun, *, compare: bool) -> dict[str, float]:
+def expected_seconds(run: TrainingRun) -> dict[str, float]:
     """Return the stages of a run, and how long each takes relative to the others.
 
     The numbers are seconds of training on corpora of some ten thousand documents, measured with two cores.
@@ -120,8 +115,6 @@ def expected_seconds(run: TrainingRun, *, compare: bool) -> dict[str, float]:
     seconds |= {"query memory": 5.0, "form": 5.0 if run.evidence.texts is not None else 2.0}
     if run.corpus.view.vector:
         seconds["word vectors"] = 5.0
-    if compare:
-        seconds["comparison"] = 2.0
     return seconds | {"refit": 15.0 if run.valid is None else 1.0}
 
 
@@ -143,35 +136,36 @@ class TrainingReport:
 
     split: str
     """Contents of the validation side: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``."""
-    lexical_map: float
-    """MAP by the best lexical score, with or without a memory, on the queries that chose the form."""
-    valid_map: float
-    """MAP by the model on the same queries.
-
-    Both are on the queries that chose settings and epoch if no lexical form took part in the choice.
-    """
     scale: float
     """Weight of the learned part that validation chose; 0: nothing was learned."""
-    comparison: SystemComparison | None
-    """The model compared with tuned lexical baselines; None: not asked for."""
     result: TrainResult
     """The learning curve."""
     left_out: tuple[LeftOut, ...]
     """Preferences, or pairs, that were not used, by reason."""
     evidence: Split
     """The training side and the validation side."""
+    form: FormChoice
+    """Which parts of the score are written, why, and how good they are."""
     n_given: int = 0
     """Number of preferences, or pairs, that were given."""
     judged_apart: bool = True
-    """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
+    """True if the forms were measured on queries that chose no settings; False: there were too few, and all did."""
     notes: tuple[str, ...] = ()
     """Notes about the lexical score."""
     memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
     """Whether documents remember queries."""
-    form: FormChoice | None = None
-    """Which parts of the score are written, and why."""
     costs: tuple[StageCost, ...] = ()
     """Time and memory of each stage, in order."""
+
+    @property
+    def lexical_map(self) -> float:
+        """MAP by the best lexical score, with or without a memory, on the queries that chose the form."""
+        return self.form.lexical_map
+
+    @property
+    def valid_map(self) -> float:
+        """MAP by the model on the same queries."""
+        return self.form.valid_map
 
     @property
     def account(self) -> InputAccount:
@@ -224,8 +218,6 @@ class _Chosen:
     factor: float | None
     """Factor of the rows with a memory next to what was learned without one; None: 1."""
     parameters: TrainedParameters
-    forms: Mapping[str, TunedLexical] | None
-    """Tuned forms for the baselines, see `LexicalChoice.forms`."""
     given: GivenPart | None = None
     """The part of the given vectors."""
 
@@ -239,16 +231,14 @@ def train_model(
     valid: TrainingSet | None = None,
     base: RankingModel | None = None,
     checkpoint: Path | None = None,
-    compare: bool = True,
     listener: Listener | None = None,
 ) -> tuple[RankingModel, TrainingReport]:
     """Return the model learned from documents and evidence, and the report of how it came about.
 
     The evidence is split for validation (see `split_training_set`). The lexical score is tuned on the training side,
     and U and V are trained until validation stops improving. Validation also chooses the weight of the learned part,
-    and whether documents remember the training queries. The result is compared with tuned lexical baselines. Unless
-    validation evidence was given, the model is then trained again on all the evidence, for the number of epochs that
-    was best.
+    and held-out queries choose which parts of the score are written. Unless validation evidence was given, the model is
+    then trained again on all the evidence, for the number of epochs that was best.
 
     Parameters
     ----------
@@ -265,8 +255,6 @@ def train_model(
         With ``config.query_side_only`` the result has its encoder, unchanged.
     checkpoint : path, optional
         Folder for the state of the run. A run of the same settings and data continues from it.
-    compare : bool
-        Whether to compare with the baselines, which ranks all validation queries a few times.
     listener : Listener, optional
         Callbacks for messages, progress and lines that are no documents.
 
@@ -282,19 +270,13 @@ def train_model(
         If the checkpoint is damaged.
     """
     run = checked_run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
-    run.listener.run.expect(expected_seconds(run, compare=compare))
+    run.listener.run.expect(expected_seconds(run))
     clock = StageClock(run.listener.run)
     stages = run_stages(run, clock)
     chosen = _chosen(run, stages, stages.choice.form)
     memory = _memory_choice(stages)
     run.listener.say(memory.sentence)
-    comparison = None
-    if compare:
-        model = _assembled(run, stages, chosen, {})
-        on = (run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
-        given = None if chosen.given is None else chosen.given.vectors
-        comparison = clock.timed("comparison", compared, *on, given)
-    report = _report(stages, chosen, memory, comparison, evidence.n_given)
+    report = _report(stages, chosen, memory, evidence.n_given)
     model = clock.timed("refit", written_model, run, stages, stages.choice.form, _metrics(report))
     return model, replace(report, costs=tuple(clock.costs))
 
@@ -412,15 +394,14 @@ def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chose
         kept = memory.memory if memory.is_kept else None
         short = None if run.base is None else run.base.encoder.short_lexical
         weight = 0.0 if short is None or run.base is None else run.base.short_row_weight
-        return _Chosen(lexical.settings, short, weight, kept, None, parameters, lexical.forms, given)
+        return _Chosen(lexical.settings, short, weight, kept, None, parameters, given)
     # The factor is for U and V, which repeat a part of the memory; given vectors are weighed next to the same rows.
     factor = None if form.is_lexical else memory.factor
     settings = memory.tuned.settings if form.is_lexical else memory.settings
     if run.evidence.texts is None:
         weight = memory.page_weight / (factor or 1.0)
-        return _Chosen(lexical.settings, settings, weight, memory.memory, factor, parameters, lexical.forms, given)
-    forms = None if lexical.forms is None else {**lexical.forms, REMEMBERING: memory.tuned}
-    return _Chosen(settings, None, 0.0, memory.memory, factor, parameters, forms, given)
+        return _Chosen(lexical.settings, settings, weight, memory.memory, factor, parameters, given)
+    return _Chosen(settings, None, 0.0, memory.memory, factor, parameters, given)
 
 
 def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
@@ -438,44 +419,31 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
     what = "links" if stages.division.split.train.texts is None else "queries"
     if memory.why_not:
         return MemoryChoice.of(memory.is_kept, memory.why_not, what)
-    if not choice.means:
-        return MemoryChoice.of(choice.form.memory, "there is no other form", what)
     reached = [
         max(means["AP"] for form, means in choice.means.items() if form.memory is with_memory)
         for with_memory in (True, False)
     ]
     return MemoryChoice.of(
         choice.form.memory,
-        f"held-out MAP {reached[0]:.4f} with it and {reached[1]:.4f} without, over {choice.n_queries:,} queries",
+        f"held-out MAP {reached[0] - reached[1]:+.4f} with them, over {choice.n_queries:,} queries",
         what,
     )
 
 
-def _report(
-    stages: TrainingStages, chosen: _Chosen, memory: MemoryChoice, comparison: SystemComparison | None, n_given: int
-) -> TrainingReport:
-    form, trial, learned = stages.choice.form, stages.memory, stages.learned
-    with_memory = form.memory and trial.tuned is not None
-    maps = trial if with_memory and chosen.short is None else learned
-    lexical_map, valid_map = maps.lexical_map, maps.valid_map if form.learned else maps.lexical_map
-    means = stages.choice.means
-    if lexical := [of["AP"] for each, of in means.items() if each.is_lexical]:
-        lexical_map, valid_map = max(lexical), means[form]["AP"]
-    notes = trial.tuned.notes if with_memory and trial.tuned is not None else ()
+def _report(stages: TrainingStages, chosen: _Chosen, memory: MemoryChoice, n_given: int) -> TrainingReport:
+    form, trial, learned = stages.choice, stages.memory, stages.learned
+    notes = trial.tuned.notes if form.form.memory and trial.tuned is not None else ()
     return TrainingReport(
         split=stages.division.split.kind,
-        lexical_map=lexical_map,
-        valid_map=valid_map,
         scale=chosen.parameters.scale / (chosen.factor if chosen.factor and chosen.short is None else 1.0),
-        comparison=comparison,
         result=learned.parameters.result,
         left_out=learned.left_out,
         n_given=n_given,
         evidence=stages.division.split,
-        judged_apart=stages.division.judged_apart,
+        judged_apart=stages.division.judged_apart or form.cross_fitted,
         notes=(*stages.lexical.notes, *stages.rows.notes, *notes),
         memory=memory,
-        form=stages.choice,
+        form=form,
     )
 
 
@@ -491,8 +459,7 @@ def _metrics(report: TrainingReport) -> dict[str, Any]:
             "curve": [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history],
         },
         "memory": report.memory._asdict(),
-        "form": report.form.to_json() if report.form else None,
-        "comparison": report.comparison.to_json() if report.comparison else None,
+        "form": report.form.to_json(),
     }
 
 

@@ -30,9 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(path: Path, **settings: Any) -> RankingModel:
     config = TrainConfig(**({"dim": 8, "epochs": 1} | settings))
-    return train_model(
-        DocumentSource(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False
-    )[0]
+    return train_model(DocumentSource(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config)[0]
 
 
 IN_A_NEW_PROCESS = """

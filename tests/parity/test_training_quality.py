@@ -29,7 +29,6 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
         from_links(train),
         config,
         valid=from_links(valid[:600]),
-        compare=False,
         listener=Listener(print),
     )
     queries = sorted({source for source, _ in test})
@@ -61,7 +60,6 @@ def test_documents_remember_judged_queries(ssi_data: Path) -> None:
         DocumentSource(documents),
         from_judgements(train, texts),
         valid=from_judgements(valid, texts),
-        compare=False,
     )
     assert report.memory.is_on
     assert report.valid_map > 0.2

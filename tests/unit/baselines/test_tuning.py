@@ -275,16 +275,6 @@ def test_nothing_to_tune_on_gives_plain_bm25() -> None:
     assert best.settings == LexicalSettings("bm25", (1.0, 1.0), (1.0, 1.0), 1.2, (0.75, 0.75), means)
 
 
-def test_the_baselines_take_what_is_tuned_already() -> None:
-    corpus, task = titles_matter()
-    known = tune_lexical(corpus, [task], seeded_rng())
-    known[REMEMBERING] = replace(known["bm25"], settings=replace(known["bm25"].settings, k1=7.0))
-    fitted = fit_baselines(("bm25", "tfidf", REMEMBERING), corpus, task, seeded_rng(9), known=known)
-    for form, tuned in known.items():
-        assert fitted[form].settings == tuned.settings.to_json()
-        assert fitted[form].tuned_ap == np.mean(tuned.values)
-
-
 def rows_of(texts: list[list[int]]) -> sp.csr_matrix:
     return sp.csr_matrix(np.array([np.bincount(words, minlength=8) for words in texts], dtype=np.float32))
 

@@ -62,7 +62,7 @@ def test_a_setting_is_the_option_of_its_key() -> None:
                 "min_df=2",
                 "--set=max-words=100",
                 "--set",
-                "compare=false",
+                "html=false",
                 "--set",
                 "fresh=true",
                 "--epochs",
@@ -71,7 +71,7 @@ def test_a_setting_is_the_option_of_its_key() -> None:
         )
         .params
     )
-    assert (parsed["min_df"], parsed["max_words"], parsed["compare"], parsed["fresh"]) == (2, 100, False, True)
+    assert (parsed["min_df"], parsed["max_words"], parsed["html"], parsed["fresh"]) == (2, 100, False, True)
     assert parsed["epochs"] == 2, "by its own name an expert setting is taken too"
 
 
@@ -83,7 +83,7 @@ def test_a_setting_is_the_option_of_its_key() -> None:
         ("docs=x", "write --docs"),
         ("epochs", "is not KEY=VALUE"),
         ("", "is not KEY=VALUE"),
-        ("compare=perhaps", "true or false"),
+        ("html=perhaps", "true or false"),
         ("epochs=abc", "not a valid integer"),
     ],
 )

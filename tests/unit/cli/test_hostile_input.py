@@ -209,7 +209,6 @@ def test_unknown_ids_in_links_are_counted_and_the_others_used(place: Place) -> N
         "4",
         "--epochs",
         "1",
-        "--allow-worse",
     )
     assert result.exit_code == 8, result.stderr
     assert "left out: 1 unknown query id (who)" in result.stderr

@@ -100,7 +100,7 @@ def test_the_commands_that_it_names_work_as_they_stand(folder: Path) -> None:
     pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 : k + 4]]
     (folder / "links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
     train, revectorize, promote, _, search, serve = steps
-    trained = run(folder, *shlex.split(train, comments=True)[1:], "--dim", "4", "--epochs", "1", "--allow-worse")
+    trained = run(folder, *shlex.split(train, comments=True)[1:], "--dim", "4", "--epochs", "1")
     assert trained.exit_code == 0, trained.output
     assert not list(folder.glob("models/first.documents*")), "what was read of the index is not left behind"
     assert run(folder, *shlex.split(revectorize)[1:]).exit_code == 0
@@ -143,7 +143,7 @@ def test_training_reads_the_documents_of_the_index_once_until_it_is_done(folder:
     (folder / "links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(names)))
     of_file = [{"id": name, **source} for name, source in sorted(random_documents(60).items())]
     (folder / "docs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in of_file))
-    options = ("--links", "links.tsv", "--dim", "4", "--epochs", "1", "--allow-worse", "--json")
+    options = ("--links", "links.tsv", "--dim", "4", "--epochs", "1", "--json")
     engine = ("--engine", "tantivy:index", "--index", "shop")
     ids = {
         json.loads(run(folder, "train", *source, *options, "--model", name).stdout)["model_id"]

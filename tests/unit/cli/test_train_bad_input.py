@@ -151,7 +151,7 @@ def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:
         "".join(json.dumps({"sku": d["id"], "title": d["title"], "text": d["text"]}) + "\n" for d in DOCUMENTS)
     )
     config.write_text('[default]\nid_field = "sku"\nengine = "tantivy:index"\nindex = "docs"\n')
-    told = ["--links", str(links), "--allow-worse", "--model"]
+    told = ["--links", str(links), "--model"]
     for command in (
         ["index", str(docs)],
         ["train", "--docs", str(docs), *told, str(tmp_path / "of-file")],

@@ -19,6 +19,7 @@ from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.report import render_retraining
 from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
+from reranker.training.form_choice import FormChoice, ScoreForm
 from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_links
@@ -84,15 +85,15 @@ def findings(**changes: Any) -> dict[str, Any]:
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
     U = np.zeros((1, 1), np.float32)
     nothing = from_links([("a", "b")])
+    words, learned = ScoreForm(memory=False, learned=False), ScoreForm(memory=False, learned=True)
+    form = FormChoice(learned, 9, False, words, {words: {"AP": 0.1}, learned: {"AP": 0.3}}, {}, "Learned.")
     training = TrainingReport(
         "queries",
-        0.1,
-        0.3,
         1.0,
-        None,
         TrainResult(U, U, 3, 0.3, curve),
         (LeftOut(NASTY, 2),),
         Split("queries", nothing, nothing, frozenset(), frozenset()),
+        form,
         memory=MemoryChoice(True, "queries remembered: on"),
     )
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.comparison import MODEL
 from reranker.engines.protocol import WriteOp
 from reranker.evaluation import evaluate_run, qrels_task
 from reranker.training.own_search import own_search
@@ -20,11 +19,13 @@ QRELS = {"q1": {"d1": 2.0, "d5": 1.0, "d9": 0.0}, "q2": {"d2": 1.0}, "q3": {"d3"
 BODY = {"query": {"match": {"text": "{{query}}"}}, "size": 1, "from": 3, "aggs": {"x": {"terms": {"field": "tag"}}}}
 
 
-def report_of(texts: dict[str, str] | None) -> Any:
-    task = qrels_task(QRELS, list(TEXTS), list(random_documents(30)))
-    systems = {MODEL: SimpleNamespace(values={"AP": np.array([0.5, 0.25, 0.0])})}
-    evidence = SimpleNamespace(valid=SimpleNamespace(texts=texts))
-    return SimpleNamespace(comparison=SimpleNamespace(task=task, systems=systems), evidence=evidence)
+def report_of(texts: dict[str, str] | None, judged_only: bool = False) -> Any:
+    """Return a report of a form that was measured in two parts, on 30 documents."""
+    parts = [{name: QRELS[name] for name in names} for names in (("q1", "q2"), ("q3",))]
+    tasks = tuple(qrels_task(part, list(TEXTS), list(random_documents(30))) for part in parts)
+    form = SimpleNamespace(form="model", values={"model": np.array([0.5, 0.25, 0.0])}, tasks=tasks)
+    side = SimpleNamespace(texts=texts, judged_only=judged_only)
+    return SimpleNamespace(form=form, evidence=SimpleNamespace(train=side, valid=side))
 
 
 def test_the_map_is_that_of_the_engines_hits_on_the_same_queries() -> None:
@@ -44,6 +45,22 @@ def test_the_map_is_that_of_the_engines_hits_on_the_same_queries() -> None:
     default = own_search(engine, "docs", None, model, report_of(TEXTS))
     assert default is not None and default.by_default and default.engine != found.engine
     assert own_search(engine, "docs", BODY, model, report_of(None)) is None, "pages are no queries"
-    without = report_of(TEXTS)
-    without.comparison = None
-    assert own_search(engine, "docs", BODY, model, without) is None
+
+
+def test_only_the_documents_that_the_model_ranked_count() -> None:
+    documents, engine = random_documents(40), memory_engine()
+    engine.create_index("docs", {"properties": TEXT_FIELDS})
+    engine.bulk("docs", [WriteOp("index", name, source) for name, source in documents.items()])
+
+    def expected(ranked: dict[str, set[str]]) -> float:
+        bodies = {name: {"query": {"match": {"text": text}}, "size": 40} for name, text in TEXTS.items()}
+        hits = {name: [hit.id for hit in engine.search("docs", body).hits] for name, body in bodies.items()}
+        run = {name: [found for found in hits[name] if found in ranked[name]] for name in TEXTS}
+        return float(np.mean(list(evaluate_run(QRELS, run, ("AP",))["AP"].values())))
+
+    everywhere = own_search(engine, "docs", BODY, model_of(documents), report_of(TEXTS))
+    assert everywhere is not None
+    assert everywhere.engine == pytest.approx(expected({name: set(random_documents(30)) for name in TEXTS}))
+    judged = own_search(engine, "docs", BODY, model_of(documents), report_of(TEXTS, judged_only=True))
+    assert judged is not None and judged.engine == pytest.approx(expected({q: set(QRELS[q]) for q in TEXTS}))
+    assert judged.engine > everywhere.engine

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.fitted import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import read_documents
 from reranker.lexical.corpus import LexicalCorpus
@@ -40,6 +39,7 @@ from reranker.training import (
     reading,
     train_model,
 )
+from reranker.training.form_choice import ScoreForm
 from reranker.training.remembering import PAGE_WEIGHTS, heaviest
 from reranker.training.run import STREAMS, RandomStreams
 from tests.seeds import seeded_rng
@@ -65,8 +65,8 @@ def links() -> Links:
 
 
 def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingModel, TrainingReport]:
-    names = ("valid", "base", "checkpoint", "compare", "listener", "view")
-    given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
+    names = ("valid", "base", "checkpoint", "listener", "view")
+    given = {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))
     with nothing_learned() if options.pop("lexical_only", False) else nullcontext():
         config = TrainConfig(**({"dim": 12, "epochs": 3} | options))
@@ -75,12 +75,11 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
 
 @pytest.mark.parametrize("generalise", ["links", "documents"])
 def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
-    model, report = train(path, from_links(links), generalise=generalise, compare=True)
+    model, report = train(path, from_links(links), generalise=generalise)
     assert report.split == generalise
     assert report.valid_map > report.lexical_map + 0.15
-    assert report.comparison is not None
-    assert report.comparison.verdict == "better"
-    assert "better than the best lexical baseline" in report.comparison.sentence()
+    assert "better than the lexical score" in report.form.sentence
+    assert f"MAP {report.valid_map:.4f} against {report.lexical_map:.4f}" in report.form.sentence
     queries = model.encode_queries(["en3x1", "en7x2"])
     documents = model.encoder.encode([{"title": "", "text": text} for text in ("fr3x0 fr3x2", "fr7x0 fr7x3")])
     scores = queries.vectors @ documents.vectors.T
@@ -118,12 +117,11 @@ class Stages(RunProgress):
 
 
 def test_every_expected_stage_begins_in_order(path: Path, links: Links) -> None:
-    given = {"valid": from_links(links[60:]), "compare": True, "lexical_only": True}
-    for options in ({}, {"compare": False}, given):
+    given = {"valid": from_links(links[60:]), "lexical_only": True}
+    for options in ({}, given):
         stages = Stages()
         train(path, from_links(links[:60]), epochs=1, listener=Listener(run=stages), **options)
         assert [stage for stage in stages.begun if stage in stages.expected] == stages.expected
-        assert ("comparison" in stages.expected) is bool(options.get("compare"))
 
 
 @pytest.mark.parametrize("queries", ["document", "keywords:3"])
@@ -162,9 +160,8 @@ def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
     ids = [document["id"] for document in synonyms()[0]]
     rng = seeded_rng(3)
     noise = sorted({(ids[a], ids[b]) for a, b in rng.integers(0, len(ids), (360, 2)).tolist() if a != b})
-    _, report = train(path, from_links(noise), compare=True)
-    assert report.comparison is not None
-    assert report.comparison.verdict != "better"
+    _, report = train(path, from_links(noise))
+    assert "better than" not in report.form.sentence
 
 
 def test_the_file_of_documents_is_read_once(path: Path, links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +173,7 @@ def test_the_file_of_documents_is_read_once(path: Path, links: Links, monkeypatc
 
     monkeypatch.setattr(reading, "read_documents", counting)
     _, report = train_model(DocumentSource(path), from_links(links), TrainConfig())
-    assert report.comparison is not None and len(report.notes) > 0, "stems were tried, and systems compared"
+    assert report.form.n_queries and len(report.notes) > 0, "stems were tried, and forms compared"
     assert opened == [path]
 
 
@@ -186,7 +183,7 @@ def test_every_random_stream_has_a_beginning_of_its_own() -> None:
     assert len(set(first.values())) == len(STREAMS)
     assert {name: streams.named(name).integers(2**63) for name in STREAMS} == first, "whatever else was drawn"
     children = np.random.default_rng(7).spawn(10)
-    assert first["comparison"] == children[4].integers(2**63), "as in models of before"
+    assert first["refit"] == children[5].integers(2**63), "as in models of before"
     assert first["memory tuning"] == np.random.default_rng(7).spawn(9)[8].spawn(2)[1].integers(2**63)
     with pytest.raises(KeyError):
         streams.named("none")
@@ -465,9 +462,7 @@ def recurring_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_documents_remember_queries_where_validation_is_better_for_it(recurring_path: Path, tmp_path: Path) -> None:
     evidence = recurring(5, 3)[1]
     said = Said()
-    model, report = train(
-        recurring_path, evidence, lexical_only=True, compare=True, listener=Listener(said), word_weights="off"
-    )
+    model, report = train(recurring_path, evidence, lexical_only=True, listener=Listener(said), word_weights="off")
     assert report.memory.is_on
     assert report.memory.sentence in said
     assert model.metrics["memory"] == report.memory._asdict()
@@ -479,13 +474,10 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     assert settings.mean_lengths[-1] == pytest.approx(memory.rows.sum() / len(memory))
     assert settings.field_weights[-1] > 0
     assert settings.query_weights[-1] == 0
-    # Words alone are the strongest of the baselines: the same search of the same settings.
-    assert report.comparison is not None
-    assert report.comparison.best_baseline == REMEMBERING
-    test = report.comparison.tests[REMEMBERING]["AP"]
-    assert test.difference == pytest.approx(0, abs=2e-3)  # stored rows are of float16
-    value = report.comparison.systems[REMEMBERING].mean("AP")
-    assert value > report.comparison.systems["bm25"].mean("AP") + 0.4
+    means = report.form.means
+    assert report.form.form == report.form.lexical == ScoreForm(memory=True, learned=False)
+    assert report.valid_map == report.lexical_map == means[report.form.form]["AP"]
+    assert report.valid_map > means[ScoreForm(memory=False, learned=False)]["AP"] + 0.4
     off, without = train(recurring_path, evidence, lexical_only=True, memory="off", word_weights="off")
     assert without.memory == (False, "queries remembered: off, as asked for")
     assert off.encoder.memory is None
@@ -493,7 +485,7 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     # What is written is what was made, and made again.
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").model_id == model.model_id
-    again, _ = train(recurring_path, evidence, lexical_only=True, compare=True, word_weights="off")
+    again, _ = train(recurring_path, evidence, lexical_only=True, word_weights="off")
     assert again.model_id == model.model_id
 
 

@@ -167,7 +167,7 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
     source = DocumentSource(path, WITH_VECTOR)
     config = TrainConfig(memory="off", dim=4, epochs=1, text_encoder="an encoder")
     if has_labels:
-        base, _ = train_model(source, evidence, config, compare=False)
+        base, _ = train_model(source, evidence, config)
     else:
         base, _ = train_unlabelled(source, config)
     assert base.word_encoder is not None and base.encoder.vector_field is not None
@@ -177,7 +177,7 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
     changed = DocumentSource(write_documents(tmp_path / "changed.jsonl", documents))
     for query_side_only in (True, False):
         settings = replace(plain, query_side_only=query_side_only)
-        model, _ = train_model(changed, evidence, settings, base=base, compare=False)
+        model, _ = train_model(changed, evidence, settings, base=base)
         assert model.word_encoder is not None and model.encoder.vector_field is not None
         np.testing.assert_array_equal(model.encoder.vector_field.mean, base.encoder.vector_field.mean)
         assert model.encoder.vector_field.text_encoder == "an encoder"
@@ -187,16 +187,16 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
         one["vector"] = one["vector"][:5]
     other = DocumentSource(write_documents(tmp_path / "other.jsonl", documents))
     with pytest.raises(InputError, match=r"vectors of 5 numbers, and the model to start from was trained with 12"):
-        train_model(other, evidence, plain, base=base, compare=False)
+        train_model(other, evidence, plain, base=base)
 
 
 def test_a_lexical_score_has_no_query_side_to_train(tmp_path: Path) -> None:
     texts, grades = queries_of_topics()
     path, evidence = write_documents(tmp_path / "docs.jsonl", sources()), from_judgements(grades, texts)
     with nothing_learned():
-        base, _ = train_model(DocumentSource(path, VIEW), evidence, TrainConfig(), compare=False)
+        base, _ = train_model(DocumentSource(path, VIEW), evidence, TrainConfig())
     with pytest.raises(ConfigError, match="lexical score, which has no query side to train"):
-        train_model(DocumentSource(path), evidence, TrainConfig(query_side_only=True), base=base, compare=False)
+        train_model(DocumentSource(path), evidence, TrainConfig(query_side_only=True), base=base)
 
 
 def test_vectors_that_say_nothing_are_left_out(tmp_path: Path) -> None:
