@@ -94,7 +94,7 @@ def row_of(corpus: Corpus, part: str, seed: int) -> dict[str, Any]:
             task, experiment.model, draw_tuples(task, np.random.default_rng(0), 0), ("AP", "nDCG@10")
         ).values
         reached[kind] = {measure: float(of.mean()) for measure, of in values.items()}
-    form = report.form.form.name if report.form and report.form.means else ""
+    form = report.form.form.name
     return {
         "corpus": corpus.name,
         "without": "nothing" if part == "all" else part,

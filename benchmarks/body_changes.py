@@ -130,7 +130,7 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
         if "own" in row:
             row["kept_by_own"] = (row["own"] - row["engine"]) / gain if gain else 0.0
     return {
-        "form": report.form.form.name if report.form else "",
+        "form": report.form.form.name,
         "test_queries": len(test),
         "alpha": fit.alpha,
         "window_alpha": fit.window_alpha,

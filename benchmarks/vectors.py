@@ -116,9 +116,11 @@ def own_systems(corpus: Corpus, name: str, folder: Path) -> tuple[dict[str, Valu
     for title, view in (("words, labels", VIEW), ("vectors, labels", WITH_VECTOR)):
         started = time.perf_counter()
         model, trained = train_model(DocumentSource(path, view), evidence, config, valid=valid)
-        notes[title] = {"seconds": round(time.perf_counter() - started, 1)}
-        if trained.form is not None:
-            notes[title] |= {"form": trained.form.form.name, "sentence": trained.form.sentence}
+        notes[title] = {
+            "seconds": round(time.perf_counter() - started, 1),
+            "form": trained.form.form.name,
+            "sentence": trained.form.sentence,
+        }
         found[title] = values_of(model, path, corpus, split)
     return found, notes
 
@@ -173,7 +175,7 @@ def linked_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
                         "AP"
                     ]
                     found[kind][title] = values
-                    form = report.form.form.name if report.form else ""
+                    form = report.form.form.name
                     found[kind][f"form {title}"] = form
             for kind, systems in found.items():
                 yield {

@@ -182,9 +182,9 @@ def chosen_form(
     fitted = _Fitted(train, learned.parameters, memory.memory, words)
     weights = _vector_weights(stages, forms, division.choosing, fitted)
     run.listener.say("comparing the forms of the score on held-out queries")
-    crosses = len(forms) > 1 and _crosses(division)
     measured = list(dict.fromkeys([*(ScoreForm(form.memory, learned=False) for form in forms), *forms]))
-    parts = [*_cross_fitted(stages, division, measured, weights)] if crosses else []
+    parts = [*_cross_fitted(stages, division, measured, weights)] if len(forms) > 1 and _crosses(division) else []
+    crosses = bool(parts)
     if not parts or division.split.kind == "given":
         parts.append(
             _measured_forms(stages, measured, replace(division.split, valid=division.judging), fitted, weights)

@@ -26,6 +26,10 @@ from tests.unit.training.synthetic import synonyms, titled, write_documents, wri
 
 SEARCHED = "was removed in 0.2: its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
 NEVER = "was removed in 0.2: it never improved a corpus (docs/figures/learning.md)"
+ONE_JUDGE = (
+    "was removed in 0.2: training compares the forms of the score, of which the tuned lexical score is one, and "
+    "`ssi evaluate` compares a written model with tuned baselines"
+)
 LEARNED = ("--set", "learned_part=on")
 QUICK = (
     "--dim",
@@ -381,6 +385,9 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
         (("--set", "margin_identity=6"), f"--margin-identity {SEARCHED}"),
         (("--max-rows", "9"), "--max-rows was removed in 0.2: --max-words limits the vocabulary"),
         (("--recipe", "paper"), "--recipe was removed in 0.2: `ssi reproduce` trains as the papers do"),
+        (("--no-compare",), f"--no-compare {ONE_JUDGE}"),
+        (("--set", "compare=false"), f"--compare {ONE_JUDGE}"),
+        (("--allow-worse",), f"--allow-worse {ONE_JUDGE}"),
         (("--no-identity",), "--no-identity was removed in 0.2: every model has the word match q.d in its score"),
     ],
 )
