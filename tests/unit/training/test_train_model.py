@@ -78,7 +78,7 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
 def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
     model, report = train(path, from_links(links), generalise=generalise)
     assert report.split == generalise
-    assert report.valid_map > report.lexical_map + 0.15
+    assert report.valid_map > report.lexical_map + 0.1
     assert "better than the lexical score" in report.form.sentence
     assert f"MAP {report.valid_map:.4f} against {report.lexical_map:.4f}" in report.form.sentence
     queries = model.encode_queries(["en3x1", "en7x2"])
