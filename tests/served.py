@@ -70,9 +70,7 @@ def reading_vectors(model: RankingModel, seed: int = 5) -> RankingModel:
     """Return a model that also reads the field ``embedding`` of documents, of `N_GIVEN` numbers of which 4 are kept."""
     rng = seeded_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(N_GIVEN, 4)))[0]
-    field = VectorField(
-        np.full(N_GIVEN, 0.1, np.float32), np.ascontiguousarray(axes, np.float32), 3.0, 6 / 7, "a text encoder"
-    )
+    field = VectorField(np.full(N_GIVEN, 0.1, np.float32), np.ascontiguousarray(axes, np.float32), 3.0, 6 / 7)
     encoder = replace(model.encoder, view=replace(model.encoder.view, vector="embedding"), vector_field=field)
     words = rng.normal(size=(len(model.query_vocabulary) - 5, 4)).astype(np.float32)  # rare words have no vector
     return replace(model, encoder=encoder, word_encoder=WordEncoder(words, 0.4))

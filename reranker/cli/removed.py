@@ -37,6 +37,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "threads": "training is always reproducible, with one thread",
         "max_rows": "--max-words limits the vocabulary",
         "tf": "words always count by the logarithm of their number",
+        "text_encoder": "nothing used the name",
         "max_chars": "the first 20,000 characters of a field are read",
         "compare": JUDGED_ONCE,
         "no_compare": JUDGED_ONCE,

@@ -35,7 +35,6 @@ _DECIDED = (
     "analyzer",
     "vector_field",
     "vector_dims",
-    "text_encoder",
     "html",
     "max_words",
     "min_df",
@@ -156,9 +155,6 @@ Examples:
     metavar="DIR",
     help="Folder of the text encoder that computed --vector-field (see ssi embed). In training, it computes vectors "
     "of words and training queries. The model does not need it.",
-)
-@common.setting(
-    TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
 )
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
 @click.option(

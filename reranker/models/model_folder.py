@@ -208,8 +208,8 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
 
 def _vector_field(content: Mapping[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = _entry(content, "vector_field", dict)
-    names = ("longest", "n_dims", "n_given", "n_word_rows", "share", "text_encoder", "weight")
-    if sorted(entry) != sorted(names):
+    names = ("longest", "n_dims", "n_given", "n_word_rows", "share", "weight")
+    if sorted(entry.keys() - {"text_encoder"}) != sorted(names):  # models of before 0.2 name the encoder
         raise ArtifactError(f"vector_field has the entries {sorted(entry)[:8]} and not {', '.join(names)}; {REMEDY}")
     return entry
 
@@ -226,7 +226,6 @@ def _given_parts(
         arrays["given.axes"],
         _entry(entry, "longest", float),
         _entry(entry, "share", float),
-        _entry(entry, "text_encoder", str),
     )
     return field, WordEncoder(arrays["given.U"], _entry(entry, "weight", float))
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,9 +19,6 @@ from reranker.arrays import Bool, Float32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.rows import embed_rows
 from reranker.text.view import MAX_VECTOR_DIMS
-
-MAX_NAME: Final = 1_000
-"""Largest length of the name of a text encoder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +45,6 @@ class VectorField:
     """Largest length of (e - mean) axes, above 0."""
     share: float = 1.0
     """Share of the training documents that had a vector, from 0 to 1."""
-    text_encoder: str = ""
-    """Name of the text encoder, for people; empty if it is unknown."""
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 1 or self.axes.ndim != 2 or len(self.axes) != len(self.mean):
@@ -64,8 +59,6 @@ class VectorField:
             raise InputError(
                 f"longest is {self.longest!r} and share {self.share!r}: they must be above 0, and from 0 to 1"
             )
-        if len(self.text_encoder) > MAX_NAME:
-            raise InputError(f"the name of the text encoder must have at most {MAX_NAME} characters")
 
     @property
     def n_given(self) -> int:
@@ -114,7 +107,6 @@ class VectorField:
             "n_dims": self.n_dims,
             "longest": float(self.longest),
             "share": float(self.share),
-            "text_encoder": self.text_encoder,
         }
 
 

@@ -84,8 +84,6 @@ class TrainConfig:
     queries show it to be worse; where texts are, only if they show it to be better."""
     vector_dims: int = 128
     """Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
-    text_encoder: str = ""
-    """Name of the text encoder of these vectors, for people; empty if it is unknown."""
     query_side_only: bool = False
     """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
     from."""

@@ -115,9 +115,7 @@ class VectorCollector:
         return GivenVectors(np.array(self._rows, np.int64), vectors, self._n_documents)
 
 
-def field_of(
-    given: GivenVectors, n_dims: int, rng: np.random.Generator, text_encoder: str = "", say: Say = silent
-) -> VectorField:
+def field_of(given: GivenVectors, n_dims: int, rng: np.random.Generator, say: Say = silent) -> VectorField:
     """Return the mean of the vectors and the ``n_dims`` axes on which they differ most (at most E).
 
     Vectors that seem to be of two encoders are reported. `TrainingError` is raised if all vectors are equal.
@@ -142,7 +140,6 @@ def field_of(
         np.ascontiguousarray(kept, np.float32),
         float(f"{longest:.4g}"),
         given.share,
-        text_encoder,
     )
 
 

@@ -329,7 +329,7 @@ def learned_words(
     if the vectors do not have the field's number of values.
     """
     if field is None:
-        field = field_of(given, config.vector_dims, streams.named("axes"), config.text_encoder, listener.say)
+        field = field_of(given, config.vector_dims, streams.named("axes"), listener.say)
     elif given.vectors.shape[1] != field.n_given:
         raise InputError(
             f"the documents have vectors of {given.vectors.shape[1]} numbers, and the model to start from was trained "

@@ -101,7 +101,7 @@ def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:
 def with_given_vectors(model: RankingModel, weight: float = 0.8) -> RankingModel:
     """Return a model that also reads the field ``vector`` of documents, of 4 numbers of which 2 are kept."""
     axes = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]], np.float32)
-    field = VectorField(np.array([0.5, 0.25, 0.25, 0.0], np.float32), axes, 1.25, 4 / 6, "a text encoder")
+    field = VectorField(np.array([0.5, 0.25, 0.25, 0.0], np.float32), axes, 1.25, 4 / 6)
     encoder = replace(model.encoder, view=replace(model.encoder.view, vector="vector"), vector_field=field)
     shared = model.has_shared_vocabulary
     words = WordEncoder(small_table(min(12, len(model.query_vocabulary)), 2, offset=7), weight)

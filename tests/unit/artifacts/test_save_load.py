@@ -156,6 +156,16 @@ def test_a_model_of_another_form_says_which_version_reads_it(form: str, tmp_path
     assert str(tmp_path) in str(caught.value)
 
 
+def test_a_model_that_names_the_text_encoder_of_its_vectors_is_read(tmp_path: Path) -> None:
+    """Earlier versions kept such a name for people."""
+    model = with_given_vectors(small_model())
+    save_model(model, tmp_path)
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    content["vector_field"]["text_encoder"] = "an encoder"
+    (tmp_path / "manifest.json").write_bytes(manifest_bytes(sealed(content)))
+    assert load_model(tmp_path).encoder_id == model.encoder_id
+
+
 def test_a_new_u_changes_the_model_and_leaves_the_encoder() -> None:
     one, other = small_model(seed=1), small_model(seed=2)
     assert one.model_id != other.model_id

@@ -17,6 +17,10 @@ MOST_SHOWN = 16
 """Options that a command shows, --set and --help-expert not counted."""
 
 
+MOST_OF_TRAIN = 37
+"""Options of ``ssi train``, expert settings included. To add one, remove another: this number only falls."""
+
+
 def command_of(name: str) -> ExpertCommand:
     command = main.get_command(click.Context(main), name)
     assert isinstance(command, ExpertCommand)
@@ -27,6 +31,11 @@ def command_of(name: str) -> ExpertCommand:
 def test_a_command_shows_no_more_options_than_a_screen_holds(name: str) -> None:
     shown = [option for option in options_of(command_of(name)) if not option.hidden]
     assert len(shown) <= MOST_SHOWN + 2, [option_key(option) for option in shown]
+
+
+def test_training_has_few_options() -> None:
+    keys = {option_key(option) for option in options_of(command_of("train"))} - {"set", "help_expert"}
+    assert len(keys) == MOST_OF_TRAIN, "a new option needs another to go; after a removal, lower the number"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -405,6 +405,14 @@ def test_removed_keys_of_the_configuration_file_say_so(tmp_path: Path) -> None:
     assert f"table [train]: --model-class {NEVER}" in flat(result)
 
 
+@pytest.mark.parametrize(("key", "reason"), REMOVED["train"].items())
+def test_every_removed_option_is_refused_in_both_forms(tmp_path: Path, key: str, reason: str) -> None:
+    name = f"--{key.replace('_', '-')}"
+    for options in ((name, "1"), ("--set", f"{key}=1")):
+        result = train(tmp_path, tmp_path / "m", *options)
+        assert (result.exit_code, flat(result)) == (2, f"error: {name} was removed in 0.2: {reason}")
+
+
 def test_no_removed_option_is_an_option() -> None:
     for name, keys in REMOVED.items():
         command = main.get_command(click.Context(main), name)

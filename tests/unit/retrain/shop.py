@@ -67,7 +67,7 @@ def reading_kinds(model: RankingModel, *, learned: bool) -> RankingModel:
 
     It has no U and V unless ``learned``.
     """
-    field = VectorField(np.zeros(N_VECTOR, np.float32), np.eye(N_VECTOR, dtype=np.float32), 9.0, 1.0, "an encoder")
+    field = VectorField(np.zeros(N_VECTOR, np.float32), np.eye(N_VECTOR, dtype=np.float32), 9.0, 1.0)
     V = model.encoder.V if learned else np.zeros((0, 1), np.float32)
     encoder = replace(model.encoder, view=replace(model.encoder.view, vector="vector"), V=V, vector_field=field)
     words = WordEncoder(np.zeros((len(model.query_vocabulary), N_VECTOR), np.float32), 1.0)

@@ -193,7 +193,6 @@ def test_a_retraining_of_both_sides_keeps_mean_and_axes_of_given_vectors(tmp_pat
         assert field is not None and before is not None
         np.testing.assert_array_equal(field.axes, before.axes)
         np.testing.assert_array_equal(field.mean, before.mean)
-        assert field.text_encoder == before.text_encoder
 
 
 def forgetting(log: Path, folder: Path) -> Path:

@@ -165,7 +165,7 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
     documents, (texts, grades) = sources(), queries_of_topics()
     path, evidence = write_documents(tmp_path / "docs.jsonl", documents), from_judgements(grades, texts)
     source = DocumentSource(path, WITH_VECTOR)
-    config = TrainConfig(memory="off", dim=4, epochs=1, text_encoder="an encoder")
+    config = TrainConfig(memory="off", dim=4, epochs=1)
     if has_labels:
         base, _ = train_model(source, evidence, config)
     else:
@@ -180,7 +180,6 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
         model, _ = train_model(changed, evidence, settings, base=base)
         assert model.word_encoder is not None and model.encoder.vector_field is not None
         np.testing.assert_array_equal(model.encoder.vector_field.mean, base.encoder.vector_field.mean)
-        assert model.encoder.vector_field.text_encoder == "an encoder"
         assert (model.encoder_id == base.encoder_id) or not query_side_only
         assert not np.array_equal(model.word_encoder.U, base.word_encoder.U)
     for one in documents:
@@ -261,10 +260,10 @@ def test_fewer_axes_keep_the_largest_differences() -> None:
     rng = seeded_rng(8)
     vectors = (rng.normal(size=(300, 3)) * [0.1, 5.0, 1.0] + [1, 2, 3]).astype(np.float32)
     given = GivenVectors(np.arange(300), vectors, 400)
-    field = field_of(given, 2, seeded_rng(1), "an encoder")
+    field = field_of(given, 2, seeded_rng(1))
     np.testing.assert_allclose(np.abs(field.axes), [[0, 0], [1, 0], [0, 1]], atol=0.05)
     assert (field.axes[[1, 2], [0, 1]] > 0).all(), "the sign is fixed"
-    assert field.share == 0.75 and field.text_encoder == "an encoder"
+    assert field.share == 0.75
     found = given.projected(field)
     assert found.shape == (400, 2) and not found[300:].any()
     assert np.linalg.norm(found, axis=1).max() <= field.longest
