@@ -54,6 +54,7 @@ from reranker.training import (
     train_model,
     train_unlabelled,
 )
+from reranker.training.config import VECTOR_DIMS
 from reranker.training.given_vectors import GivenVectors, field_of
 from reranker.training.reading import Listener, counted, read_corpus_once, vocabulary_of
 from reranker.training.word_encoder import encoder_problem
@@ -71,7 +72,7 @@ RIVALS = ("joint-bm25", "minilm", "minilm+bm25", "lambdamart")
 MEASURES = ("AP", "nDCG@10")
 VIEW = TextView.parse(["title", "text"])
 WITH_VECTOR = replace(VIEW, vector="vector")
-N_KEPT = TrainConfig().vector_dims
+N_KEPT = VECTOR_DIMS
 Values = dict[str, Any]
 
 

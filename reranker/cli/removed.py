@@ -38,6 +38,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "max_rows": "--max-words limits the vocabulary",
         "tf": "words always count by the logarithm of their number",
         "text_encoder": "nothing used the name",
+        "vector_dims": "the 128 directions on which the vectors differ most are stored",
         "max_chars": "the first 20,000 characters of a field are read",
         "compare": JUDGED_ONCE,
         "no_compare": JUDGED_ONCE,

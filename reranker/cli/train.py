@@ -34,7 +34,6 @@ _DECIDED = (
     "fields",
     "analyzer",
     "vector_field",
-    "vector_dims",
     "html",
     "max_words",
     "min_df",
@@ -140,7 +139,6 @@ Examples:
     help="Field with the vectors that a text encoder has computed of the documents. Word vectors are learned from "
     "them, so that queries need no encoder.",
 )
-@common.setting(TrainConfig, "vector_dims", metavar="N", help="Numbers that are stored of a vector of --vector-field.")
 @click.option(
     "--word-vectors",
     type=PATH,

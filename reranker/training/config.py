@@ -44,6 +44,8 @@ STATED_NEGATIVE_RATIO = 0.0
 """Share of the steps whose negative is one of the documents stated to be worse, where there are any."""
 DOCUMENT_DROPOUT = 0.0
 """Share of the words of documents that are dropped in a step."""
+VECTOR_DIMS = 128
+"""Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share"}
 """Names of settings in manifests and checkpoints, where they differ."""
 QUERY_KINDS = ("mixed", "document")
@@ -58,7 +60,6 @@ class TrainConfig:
         "dim": "[1, inf)",
         "epochs": "[1, inf)",
         "seed": "[0, inf)",
-        "vector_dims": "[1, inf)",
     }
 
     dim: int = 100
@@ -82,8 +83,6 @@ class TrainConfig:
     learned_part: str = "auto"
     """{'auto', 'on'}: Whether the learned part is written. ``auto``: where documents are the queries, unless held-out
     queries show it to be worse; where texts are, only if they show it to be better."""
-    vector_dims: int = 128
-    """Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
     query_side_only: bool = False
     """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
     from."""

@@ -34,7 +34,7 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.progress import RunProgress
-from reranker.training.config import TrainConfig, kept_settings
+from reranker.training.config import VECTOR_DIMS, TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
 from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
@@ -329,7 +329,7 @@ def learned_words(
     if the vectors do not have the field's number of values.
     """
     if field is None:
-        field = field_of(given, config.vector_dims, streams.named("axes"), listener.say)
+        field = field_of(given, VECTOR_DIMS, streams.named("axes"), listener.say)
     elif given.vectors.shape[1] != field.n_given:
         raise InputError(
             f"the documents have vectors of {given.vectors.shape[1]} numbers, and the model to start from was trained "

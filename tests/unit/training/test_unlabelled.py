@@ -19,7 +19,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
-from reranker.training import DocumentSource, Listener, TrainConfig, train_unlabelled
+from reranker.training import DocumentSource, Listener, train_unlabelled
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Said, write_documents
 from tests.unit.training.test_word_encoder import N_TOPICS, N_WORDS, VIEW, WITH_VECTOR, sources
@@ -86,10 +86,10 @@ def test_english_texts_are_read_as_stems(tmp_path: Path, endings: tuple[str, ...
     assert model.encoder.analyzer.config.stemmer is None and len(report.notes) == 1
 
 
-def test_fewer_dimensions_are_stored_if_asked_for(tmp_path: Path) -> None:
+def test_a_limited_number_of_dimensions_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.training.train.VECTOR_DIMS", 3)
     path = write_documents(tmp_path / "docs.jsonl", sources())
-    config = TrainConfig(vector_dims=3)
-    model, _ = train_unlabelled(DocumentSource(path, WITH_VECTOR), config)
+    model, _ = train_unlabelled(DocumentSource(path, WITH_VECTOR))
     field = model.encoder.vector_field
     assert field is not None and field.n_dims == 3
     assert model.manifest["vector_field"]["n_dims"] == 3
