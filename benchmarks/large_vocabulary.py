@@ -6,7 +6,7 @@ The corpus is made: documents in groups that share 50 words, linked within their
 frequent as in texts, and 25 rare ones that it shares with the next document alone, so that there are 25 times as many
 words as documents. Each job is a process of its own, whose peak memory counts:
 
-- ``ssi train --max-words 30000``, then ``ssi index`` into tantivy with the vectors
+- `reranker.training.train_model` with the 30,000 most frequent words, then ``ssi index`` into tantivy with the vectors
 - the restricted model, and correlated feature hashing (k = 1 and 5, M12 and M13: the table of DICE neighbours of all
   2.5 million words, then U^T V + I over 30,000 features), by the papers' plain SGD over study rows; then the vectors of
   all documents
@@ -38,7 +38,11 @@ import scipy.sparse as sp
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, fit_plain
 from papers.study import study_texts
+from reranker.models.model_folder import save_model
+from reranker.tables import read_links
+from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from reranker.training import DocumentSource, TrainConfig, from_links, train_model
 
 GROUP, GROUP_WORDS, OF_GROUP, OF_ALL, RARE = 100, 50, 20, 30, 25
 FREQUENT_WORDS, FEATURES = 100_000, 30_000
@@ -125,27 +129,22 @@ def study(job: str, n_documents: int, steps: int) -> dict[str, Any]:
     }
 
 
+def train(folder: Path) -> None:
+    """Train on the most frequent words and write the model."""
+    corpus = DocumentSource(folder / "docs.jsonl", TextView.parse(["text"]), max_words=FEATURES)
+    config = TrainConfig(queries="document", generalise="links", epochs=2)
+    model, _ = train_model(corpus, from_links(read_links(folder / "links.tsv")), config)
+    save_model(model, folder / "model")
+
+
 def command_of(job: str, folder: Path, options: argparse.Namespace) -> list[str]:
     """Return the command of a job."""
-    ssi = [str(Path(sys.executable).with_name("ssi"))]
     model, docs = str(folder / "model"), str(folder / "docs.jsonl")
     if job == "train":
-        inputs = ["--docs", docs, "--links", str(folder / "links.tsv"), "--model", model, "--fields", "text"]
-        return [
-            *ssi,
-            "train",
-            *inputs,
-            "--max-words",
-            str(FEATURES),
-            "--epochs",
-            "2",
-            "--queries",
-            "document",
-            "--generalise",
-            "links",
-        ]
+        return [sys.executable, __file__, "--job", job, "--folder", str(folder)]
     if job == "index":
-        return [*ssi, "index", "--engine", f"tantivy:{folder / 'engine'}", "--index", "docs", docs, "--model", model]
+        ssi = str(Path(sys.executable).with_name("ssi"))
+        return [ssi, "index", "--engine", f"tantivy:{folder / 'engine'}", "--index", "docs", docs, "--model", model]
     return [
         sys.executable,
         __file__,
@@ -182,9 +181,13 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="2,000 documents, to try the script")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "large_vocabulary.json")
     parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.small:
         options.documents, options.steps = 2_000, 20_000
+    if options.job == "train":
+        train(options.folder)
+        return
     if options.job:
         print(json.dumps(study(options.job, options.documents, options.steps)))
         return

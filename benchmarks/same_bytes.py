@@ -191,7 +191,7 @@ TRAININGS = (
     train("document", "--queries document --epochs 3 --seed 5"),
     train("keywords", "--queries keywords:4 --epochs 3 --generalise links --json"),
     train("documents", "--generalise documents --epochs 3 --json"),
-    train("rows", "--max-words 300 --min-df 2 --quantisation int8 --epochs 3 --json"),
+    train("rows", "--fields title,text^2 --quantisation int8 --epochs 3 --json"),
     train(
         "stemmed",
         "--analyzer unicode,stem=english,stop=english --fields title^2,text --html"

@@ -128,7 +128,7 @@ class MainGroup(common.CommandGroup):
         except KeyboardInterrupt:
             _fail("interrupted; resumable commands continue where they stopped when run again", 130)
         except MemoryError:
-            _fail("not enough memory: use fewer dimensions (--dim), fewer words (--max-words) or a smaller batch", 1)
+            _fail("not enough memory: use fewer dimensions (--dim) or a smaller batch", 1)
 
 
 def _fail(message: str, code: int) -> None:

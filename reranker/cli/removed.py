@@ -17,6 +17,7 @@ JUDGED_ONCE: Final = (
     "written model with tuned baselines"
 )
 FIXED: Final = "its value is fixed"
+EVERY_WORD: Final = "the vocabulary has every word of the documents"
 SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
@@ -35,10 +36,12 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "init_std": FIXED,
         "patience": "--epochs limits how long is trained, and validation chooses the epoch",
         "threads": "training is always reproducible, with one thread",
-        "max_rows": "--max-words limits the vocabulary",
+        "max_rows": EVERY_WORD,
         "tf": "words always count by the logarithm of their number",
         "text_encoder": "nothing used the name",
         "vector_dims": "the 128 directions on which the vectors differ most are stored",
+        "max_words": EVERY_WORD,
+        "min_df": EVERY_WORD,
         "max_chars": "the first 20,000 characters of a field are read",
         "compare": JUDGED_ONCE,
         "no_compare": JUDGED_ONCE,

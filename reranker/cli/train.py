@@ -35,8 +35,6 @@ _DECIDED = (
     "analyzer",
     "vector_field",
     "html",
-    "max_words",
-    "min_df",
     "dim",
 )
 """Options that cannot be given with ``--warm-start``, because the model to start from determines them."""
@@ -155,10 +153,6 @@ Examples:
     "of words and training queries. The model does not need it.",
 )
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@click.option(
-    "--max-words", type=int, metavar="N", help="Maximum size of the vocabulary; the most frequent words are kept."
-)
-@click.option("--min-df", default=1, help="Minimum number of documents that contain a word.")
 @click.option(
     "--quantisation",
     type=click.Choice(["float16", "float32", "int8"]),
@@ -409,8 +403,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["docs"] or of_index,
         view,
         analyzer,
-        max_words=options["max_words"],
-        min_df=options["min_df"],
         quantisation=options["quantisation"],
         id_field=options["id_field"],
         max_unknown=None if options["allow_partial"] else MAX_UNKNOWN,

@@ -130,16 +130,16 @@ class DocumentTokens:
         config = replace(self.config, bigrams=True)
         return DocumentTokens(self.ids, self.words, self.numbers, self.offsets, self.n_fields, config)
 
-    def vocabulary(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
-        """Return the words in at least ``min_df`` documents, at most ``max_words``, by decreasing frequency.
+    def vocabulary(self, max_words: int | None = None) -> Vocabulary:
+        """Return the words, at most ``max_words``, by decreasing document frequency.
 
         Ties are ordered by word (code points). Bigrams must occur in at least `MIN_BIGRAM_DOCUMENTS` documents. The
         result equals that of `VocabularyBuilder` for the same documents while its counts are exact.
         """
-        counted = [(-n, word) for n, word in zip(self._word_frequency.tolist(), self.words, strict=True) if n >= min_df]
+        counted = [(-n, word) for n, word in zip(self._word_frequency.tolist(), self.words, strict=True) if n]
         if self.config.bigrams:
             keys, counts = self._bigram_frequency
-            listed = counts >= max(min_df, MIN_BIGRAM_DOCUMENTS)
+            listed = counts >= MIN_BIGRAM_DOCUMENTS
             counted += zip((-counts[listed]).tolist(), self._bigram_words(keys[listed]), strict=True)
         chosen = sorted(counted)[:max_words]
         frequency = np.array([-count for count, _ in chosen], dtype=np.int64)

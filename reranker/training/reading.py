@@ -50,8 +50,6 @@ class DocumentSource:
     """{'log', 'raw'}: term frequency of the learned rows, see `TfIdf`; ``raw`` only for a model to start from."""
     max_words: int | None = None
     """Words of the vocabulary at most, the most frequent first; None: no limit."""
-    min_df: int = 1
-    """Documents that a word must stand in to be listed."""
     quantisation: Quantisation = DEFAULT_QUANTISATION
     """{'float16', 'float32', 'int8'}: precision of stored vectors."""
     id_field: str | None = None
@@ -153,12 +151,11 @@ def read_corpus_once(
 
 def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
     """Return the words of the documents by decreasing document frequency; `TrainingError` if there is none."""
-    vocabulary = tokens.vocabulary(corpus.max_words, corpus.min_df)
+    vocabulary = tokens.vocabulary(corpus.max_words)
     if not len(vocabulary):
         names = ", ".join(spec.path for spec in corpus.view.fields)
         raise TrainingError(
-            f"no word of {str(corpus.path)!r} stands in at least {corpus.min_df} of its {len(tokens.ids)} documents: "
-            f"check the fields ({names}) and the floor (--min-df)"
+            f"no word of {str(corpus.path)!r} stands in its {len(tokens.ids)} documents: check the fields ({names})"
         )
     return vocabulary
 

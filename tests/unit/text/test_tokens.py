@@ -32,17 +32,17 @@ def cut(texts: Texts, config: AnalyzerConfig, batch: int = 4) -> DocumentTokens:
     return reader.tokens()
 
 
-def built(texts: Texts, config: AnalyzerConfig, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
+def built(texts: Texts, config: AnalyzerConfig, max_words: int | None = None) -> Vocabulary:
     """Return the vocabulary that a stream of the texts gives."""
     analyzer, builder = make_analyzer(config), VocabularyBuilder()
     builder.add(list(chain.from_iterable(analyzer.tokens(text))) for text in texts)
-    return builder.build(max_words, min_df)
+    return builder.build(max_words)
 
 
 def check(tokens: DocumentTokens, texts: Texts, config: AnalyzerConfig) -> None:
     assert tokens.config == config
-    for limits in ({}, {"max_words": 5}, {"min_df": 3}):
-        expected, vocabulary = built(texts, config, **limits), tokens.vocabulary(**limits)
+    for limit in (None, 5):
+        expected, vocabulary = built(texts, config, limit), tokens.vocabulary(limit)
         assert vocabulary.words == expected.words and vocabulary.n_documents == len(texts)
         assert vocabulary.document_frequency.tolist() == expected.document_frequency.tolist()
         fields, counted = text_counts(expected, make_analyzer(config), texts, 2), tokens.counts(vocabulary)
