@@ -191,11 +191,10 @@ TRAININGS = (
     train("document", "--queries document --epochs 3 --seed 5"),
     train("keywords", "--queries keywords:4 --epochs 3 --generalise links --json"),
     train("documents", "--generalise documents --epochs 3 --json"),
-    train("rows", "--fields title,text^2 --quantisation int8 --epochs 3 --json"),
+    train("rows", "--fields title,text^2 --epochs 3 --json"),
     train(
         "stemmed",
-        "--analyzer unicode,stem=english,stop=english --fields title^2,text --html"
-        " --quantisation float32 --epochs 2 --json",
+        "--analyzer unicode,stem=english,stop=english --fields title^2,text --html --epochs 2 --json",
     ),
     train("judgements", "--epochs 3 --json", "qrels", warm=True),
     train("judgements-valid", "--epochs 3 --valid made/qrels_valid.tsv", "qrels"),

@@ -42,6 +42,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "vector_dims": "the 128 directions on which the vectors differ most are stored",
         "max_words": EVERY_WORD,
         "min_df": EVERY_WORD,
+        "quantisation": "vectors are stored as float16; in Python, DocumentSource(quantisation=...) sets it",
         "max_chars": "the first 20,000 characters of a field are read",
         "compare": JUDGED_ONCE,
         "no_compare": JUDGED_ONCE,

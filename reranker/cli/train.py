@@ -153,12 +153,6 @@ Examples:
     "of words and training queries. The model does not need it.",
 )
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@click.option(
-    "--quantisation",
-    type=click.Choice(["float16", "float32", "int8"]),
-    default="float16",
-    help="Precision of stored vectors.",
-)
 @common.setting(
     TrainConfig,
     "epochs",
@@ -403,7 +397,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["docs"] or of_index,
         view,
         analyzer,
-        quantisation=options["quantisation"],
         id_field=options["id_field"],
         max_unknown=None if options["allow_partial"] else MAX_UNKNOWN,
         word_source=WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
