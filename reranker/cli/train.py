@@ -113,7 +113,8 @@ Examples:
     "--analyzer",
     default="auto",
     metavar="NAME",
-    help="auto (unicode; English stems and bigrams are added if they improve retrieval for the training queries), "
+    help="auto (unicode; English texts as stems unless training queries are ranked worse by them; bigrams if these are "
+    "ranked better), "
     f"{ANALYZER_SYNTAX} (with --engine). LANGUAGE is one of {', '.join(STEMMERS)}.",
 )
 @click.option(
