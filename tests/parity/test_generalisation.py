@@ -57,7 +57,7 @@ def test_few_queries_are_learned_from_and_the_others_are_not_asked(ssi_data: Pat
     assert (row["corpus"], row["measure"]) == ("nfcorpus-30", "AP")
     whole = read_corpus(ssi_data / "nfcorpus", tmp_path, small=True)
     few = learning_from(whole, 30).splits["whole"]
-    assert row["training"]["summary"].startswith(f"From {sum(map(len, few.learn.values())):,} preferences")
+    assert row["training"]["summary"].startswith(f"Trained on {sum(map(len, few.learn.values())):,} preferences")
     assert few.test == whole.splits["whole"].test
     assert few.learn.items() <= whole.splits["whole"].learn.items()
     assert {**few.fit, **few.valid} == few.learn and len(few.valid) == 6

@@ -166,13 +166,13 @@ def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:
 
 def test_one_field(tmp_path: Path) -> None:
     report = trained(tmp_path, DOCUMENTS, LINKS, (), "--fields", "text")
-    assert report["valid_map"] > report["lexical_map"] + 0.15
+    assert report["valid_map"] > report["lexical_map"] + 0.1
 
 
 @pytest.mark.parametrize("title", ["", "the same title"], ids=["empty", "equal"])
 def test_titles_that_say_nothing(tmp_path: Path, title: str) -> None:
     report = trained(tmp_path, [document | {"title": title} for document in DOCUMENTS], LINKS)
-    assert report["valid_map"] > report["lexical_map"] + 0.15
+    assert report["valid_map"] > report["lexical_map"] + 0.1
 
 
 def test_fifty_links(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_identical_documents(tmp_path: Path) -> None:
 def test_links_that_are_all_reciprocal(tmp_path: Path) -> None:
     both = sorted({pair for a, b in LINKS for pair in ((a, b), (b, a))})
     report = trained(tmp_path, DOCUMENTS, both)
-    assert report["valid_map"] > report["lexical_map"] + 0.15
+    assert report["valid_map"] > report["lexical_map"] + 0.1
 
 
 def test_judgements_of_one_grade(tmp_path: Path) -> None:
