@@ -419,6 +419,8 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
     what = "links" if stages.division.split.train.texts is None else "queries"
     if memory.why_not:
         return MemoryChoice.of(memory.is_kept, memory.why_not, what)
+    if len({form.memory for form in choice.means}) == 1:
+        return MemoryChoice.of(choice.form.memory, "there is no other form", what)
     reached = [
         max(means["AP"] for form, means in choice.means.items() if form.memory is with_memory)
         for with_memory in (True, False)
