@@ -1,6 +1,7 @@
 """A process that retrains and can be killed: ``python -m tests.live.retraining_child SPEC INDEX LOG MODELS``.
 
-Prints ``ready`` before it begins and, at the end, one line of JSON. It writes slowly, so that a kill meets it at that.
+Prints ``ready``, begins when it has read a line and, at the end, prints one line of JSON. It writes slowly, so that a
+kill meets it at that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main(spec: str, index: str, log: str, models: str) -> None:
     settings = RetrainSettings(Path(models), train=FAST, max_docs_per_s=DOCS_PER_S)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+    sys.stdin.readline()
     answer: dict[str, str | int | None]
     try:
         result = Retraining(engine, index, ClickLog(log), settings).run()

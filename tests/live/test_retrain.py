@@ -57,12 +57,28 @@ def shop(engine: Engine, tmp_path: Path) -> Iterator[Shop]:
 
 
 def child(shop: Shop, log: Path, models: Path | None = None) -> subprocess.Popen[str]:
-    """Start a retraining and return when it is about to begin."""
+    """Start a retraining and return when it has begun."""
+    process = held(shop, log, models)
+    begin(process)
+    return process
+
+
+def begin(*processes: subprocess.Popen[str]) -> None:
+    """Let processes that are `held` begin."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("begin\n")
+        process.stdin.flush()
+
+
+def held(shop: Shop, log: Path, models: Path | None = None) -> subprocess.Popen[str]:
+    """Start a retraining that waits, when it is ready, for `begin`."""
     arguments = [shop.engine.spec, shop.index, str(log), str(models or shop.models)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.live.retraining_child", *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -125,8 +141,8 @@ def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop:
 
 def test_two_at_once_on_one_machine(shop: Shop, tmp_path: Path) -> None:
     log = shop.log(tmp_path / "log", impressions=3000)
-    first = child(shop, log.folder)
-    second = child(shop, log.folder)
+    first, second = held(shop, log.folder), held(shop, log.folder)
+    begin(first, second)
     results = [result_of(first), result_of(second)]
     refused = [one for one in results if one["outcome"] == "error"]
     assert len(refused) == 1
@@ -139,7 +155,8 @@ def test_two_at_once_on_two_machines(shop: Shop, tmp_path: Path) -> None:
     """They share no lock: both train, the control record lets one of them promote."""
     log = shop.log(tmp_path / "log", impressions=3000)
     shutil.copytree(shop.models, tmp_path / "other models")
-    processes = [child(shop, log.folder), child(shop, log.folder, tmp_path / "other models")]
+    processes = [held(shop, log.folder), held(shop, log.folder, tmp_path / "other models")]
+    begin(*processes)
     results = [result_of(one) for one in processes]
     outcomes = sorted(one["outcome"] for one in results)
     assert outcomes in (["error", "promoted"], ["promoted", "refused"])
