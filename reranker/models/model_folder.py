@@ -209,7 +209,7 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
 def _vector_field(content: Mapping[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = _entry(content, "vector_field", dict)
     names = ("longest", "n_dims", "n_given", "n_word_rows", "share", "weight")
-    if sorted(entry.keys() - {"text_encoder"}) != sorted(names):  # models of before 0.2 name the encoder
+    if sorted(entry.keys() - {"text_encoder"}) != sorted(names):  # earlier models name the text encoder
         raise ArtifactError(f"vector_field has the entries {sorted(entry)[:8]} and not {', '.join(names)}; {REMEDY}")
     return entry
 

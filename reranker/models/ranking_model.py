@@ -358,7 +358,7 @@ class RankingModel:
     short_row_weight: float = 0.0
     """Weight, at least 0, of the rows for short queries in the score of other queries.
 
-    Whole documents as queries find other documents by the memory in these rows, but a short query needs more of it.
+    Longer queries gain from the memory in these rows too, but with less weight than short ones.
     """
 
     def __post_init__(self) -> None:
@@ -440,18 +440,18 @@ class RankingModel:
         return self.encoder.short_lexical is not None and n_words <= SHORT_QUERY
 
     def uses_memory(self, n_words: int) -> bool:
-        """Return whether the score of a query of ``n_words`` different words contains the memory of documents."""
-        if self.encoder.memory is None:
-            return False
+        """Return whether a query of ``n_words`` different words reads rows with the memory, if there is one."""
         return self.encoder.short_lexical is None or self.uses_short_rows(n_words) or self.short_row_weight > 0
 
     def by_word(self, query: EncodedQueries, rows: sp.csr_matrix) -> sp.csr_matrix:
-        """Return what the words of one query find in lexical rows of documents, by word numbers.
+        """Return what the words of one query find in stored lexical rows of documents, by word numbers.
 
-        The inner product with `asked_words` of the query is that of both rows as they are stored.
+        Its inner product with `asked_words` of the query equals that of the stored rows with the query's rows.
         """
-        if self.uses_short_rows(query.learned_rows.nnz):
-            return mirrored(rows)
+        return mirrored(rows) if self.uses_short_rows(query.learned_rows.nnz) else self._with_short_rows(rows)
+
+    def _with_short_rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return lexical rows plus the same rows `mirrored`, with the weight of the rows for short queries."""
         return combine([rows, mirrored(rows)], [1.0, self.short_row_weight]) if self.short_row_weight else rows
 
     def asked_words(self, query: EncodedQueries) -> sp.csr_matrix:
@@ -595,8 +595,7 @@ class RankingModel:
     def _whole_rows(self, fields: Sequence[sp.csr_matrix], learned: sp.csr_matrix) -> sp.csr_matrix:
         """Return the lexical rows of queries that do not use the rows for short queries."""
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
-        rows = rows if self.word_weights is None else weigh_words(rows, self.word_weights)
-        return combine([rows, mirrored(rows)], [1.0, self.short_row_weight]) if self.short_row_weight else rows
+        return self._with_short_rows(rows if self.word_weights is None else weigh_words(rows, self.word_weights))
 
 
 def lexical_rows_of(

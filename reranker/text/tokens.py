@@ -74,11 +74,11 @@ class TokenReader:
 
 
 ENGLISH_ENDINGS: Final[Mapping[str, float]] = MappingProxyType({"ing": 0.005, "ed": 0.005, "ly": 0.001})
-"""Least shares of the words of English texts that end so.
+"""Endings of English words, and the least share of a collection's words that has each.
 
-All English corpora of the benchmarks are above: the lowest have .007, .010 and .0015 (with many names of code), most
-.08, .09 and .03. Word lists of 12 other languages, Dutch, German, Danish and Norwegian among them, are below at least
-two of the three.
+All English corpora of the benchmarks have more: the lowest .007, .010 and .0015 (with many names of code), most .08,
+.09 and .03. Word lists of 12 other languages, Dutch, German, Danish and Norwegian among them, have less of at least two
+endings.
 """
 _FEW_WORDS: Final = 3  # words with an ending that a small vocabulary needs
 

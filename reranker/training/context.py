@@ -104,6 +104,11 @@ class Validator:
         rows = documents.lexical[self._columns]
         return InnerProducts(query_rows=self._asked, document_rows=rows).block(0, self._asked.shape[0])
 
+    def learned_scores(self, U: Float32, V: Float32) -> Float32:
+        """Return (Uq').(Vd') of the sampled queries and documents, (n_queries, n_documents) float32."""
+        scores: Float32 = embed_rows(self.queries, U) @ embed_rows(self.documents, V).T
+        return scores
+
     def values(
         self, q_vectors: Float32, d_vectors: Float32, scales: Sequence[float] = (1.0,), identity: float | None = None
     ) -> Float64:
@@ -214,8 +219,9 @@ def validators_of(
     """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries.
 
     All have the same sample of queries and documents, so that a query has a value of each kind.
+
     ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32. ``short`` are
-    other rows, for keyword queries.
+    other rows, for keyword queries; whole queries add them with their weight.
     """
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else ()

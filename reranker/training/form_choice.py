@@ -19,7 +19,6 @@ from reranker.arrays import Float32, Float64
 from reranker.baselines.comparison import LEVEL
 from reranker.errors import TrainingError
 from reranker.evaluation import PairedTest, RankingTask, paired_test, standard_error
-from reranker.kernels.rows import embed_rows
 from reranker.lexical.memory import QueryMemory
 from reranker.models.vector_field import WordEncoder
 from reranker.training.context import ShortRows, TrainedParameters, Validator, validators_of
@@ -311,8 +310,7 @@ def _given_scores(validator: Validator, words: Float32 | None) -> Float32:
 def _learned_scores(validator: Validator, parameters: TrainedParameters) -> Float32:
     """Return the learned part of the scores, (n_queries, n_documents) float32."""
     U = parameters.short.U if validator.is_short and parameters.short is not None else parameters.U
-    scores: Float32 = embed_rows(validator.queries, U) @ embed_rows(validator.documents, parameters.V).T
-    return scores
+    return validator.learned_scores(U, parameters.V)
 
 
 def _cross_fitted(
@@ -423,10 +421,10 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 
 def _best(values: Values, usual: ScoreForm, queries: str, forms: Sequence[ScoreForm]) -> FormChoice:
-    """Return the choice of the usual one of some forms, or of the one of the highest MAP.
+    """Return the choice of the usual form, or of that of ``forms`` with the highest MAP.
 
     The latter must be better by more than `SURELY` standard errors of the difference. Of equals, the form with fewer
-    parts counts as higher. ``queries`` says what the values are of.
+    parts counts as higher. ``queries`` names the measured queries in the sentence.
     """
     headline = MEASURES[0]
     order = sorted(values, key=lambda form: (form.learned, form.vectors, form.memory))

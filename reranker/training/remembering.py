@@ -1,7 +1,8 @@
 """The stage that tunes a lexical score whose documents remember what they are relevant to.
 
 Where queries are texts, documents remember the training queries, in the lexical row of all queries. Where documents are
-the queries, they remember the pages that link to them, in a lexical row of its own for short queries.
+the queries, they remember the pages that link to them, in a lexical row for short queries, which other queries read
+with less weight.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float64, numbers_of
 from reranker.evaluation import standard_error
-from reranker.kernels.rows import embed_rows
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.memory import QueryMemory
@@ -39,7 +39,10 @@ MOST_WORDS: Final = 512
 With all of them (350 on average), 5 words of a page find 4 % more on cppdocs, and 10 words 5 % less.
 """
 PAGE_WEIGHTS: Final = (0.1, 0.0, 0.05, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
-"""Weights of the memory of links that are tried for whole pages, relative to short queries; .1 with few queries."""
+"""Weights of the memory of links that are tried for whole pages, relative to short queries.
+
+The first one is used with fewer than `FEW_QUERIES` validation queries.
+"""
 FEW_QUERIES: Final = 100
 """Validation queries below which the best factor on them is mostly chance."""
 
@@ -126,11 +129,9 @@ def _page_weight(
         return validators_of(*on, schedule, run.streams.named("validation"))[0]
 
     of_pages, of_memory = pages(rows.documents), pages(others.documents)
-    known = of_pages.lexical_scores
-    if parameters.U.size:
-        known += embed_rows(of_pages.queries, parameters.U) @ embed_rows(of_pages.documents, parameters.V).T
-    if len(known) < FEW_QUERIES:
+    if len(of_pages.lexical_scores) < FEW_QUERIES:
         return PAGE_WEIGHTS[0]
+    known = of_pages.lexical_scores + of_pages.learned_scores(parameters.U, parameters.V)
     return max(PAGE_WEIGHTS, key=lambda weight: float(of_memory.values_with(known, weight).mean()))
 
 

@@ -95,9 +95,9 @@ def train_unlabelled(
             tokens = tokens.stemmed("english")
             analyzer = make_analyzer(tokens.config)
         notes.append(
-            "words are English stems, as most of them look English"
+            "words are English stems: their endings are those of English texts"
             if analyzer.config.stemmer
-            else "words are taken as they stand: they do not look English, and --analyzer names other languages"
+            else "words are taken as they stand: they do not look English; for stems, name their language (--analyzer)"
         )
     data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
     prior = prior_words(corpus, data, analyzer, spellings, listener.rejects)
