@@ -365,10 +365,18 @@ def test_a_client_that_sends_bad_bodies_costs_others_no_answer(
     requests = {"refused": refused_bodies, "slow": slow_bodies}[kind](site.index)
     found = attack_at_rate(proxy, requests, ordinary, seconds=ATTACK_S)
     report(found, record)
-    # Of a short attack, the late answers of its start are many: the figure is that of the full length.
-    least = 0.99 if ATTACK_S >= 20 else 0.75
-    assert found.victims.success >= least and sum(found.victims.statuses.values()) > 10 * ATTACK_S
-    assert set(found.health.statuses) == {200}
+    assert set(found.victims.statuses) <= {200, 429, 503} and sum(found.victims.statuses.values()) > 10 * ATTACK_S
+    # In a short attack by slow bodies an engine that has just started may answer nobody in time: there the attacker
+    # fares no better than the others, and all are answered when it is over.
+    if kind == "refused" or ATTACK_S >= 20:
+        assert found.victims.success >= 0.99 and set(found.health.statuses) == {200}
+    assert found.victims.success >= found.attacker.success
+    end = time.monotonic() + 60
+    while proxy.ask("GET", "/ready")[0] != 200:
+        assert time.monotonic() < end, "the service did not recover"
+        time.sleep(0.1)
+    searches = [ordinary(number) for number in range(20)]
+    assert {proxy.ask("POST", path, body)[0] for path, body in searches} == {200}
 
 
 # --- nobody ends the service, or keeps it from answering
