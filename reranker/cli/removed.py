@@ -40,6 +40,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "tf": "words always count by the logarithm of their number",
         "text_encoder": "nothing used the name",
         "vector_dims": "the 128 directions on which the vectors differ most are stored",
+        "word_vectors": "--encoder gives words the vectors of the documents' own text encoder",
         "max_words": EVERY_WORD,
         "min_df": EVERY_WORD,
         "quantisation": "vectors are stored as float16; in Python, DocumentSource(quantisation=...) sets it",

@@ -139,13 +139,6 @@ Examples:
     "them, so that queries need no encoder.",
 )
 @click.option(
-    "--word-vectors",
-    type=PATH,
-    metavar="FILE",
-    help="Word vectors of any origin that those learned for --vector-field start from: word2vec text, GloVe or "
-    "fastText .vec, also gz. They are used if held-out documents' vectors are found better with them.",
-)
-@click.option(
     "--encoder",
     "encoder_path",
     type=PATH,
@@ -341,10 +334,8 @@ def _check_combination(options: dict[str, Any]) -> None:
     common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file contains the queries of --qrels: give --qrels, or leave --query-file out")
-    for name in ("word_vectors", "encoder_path"):
-        if options[name] and not (options["vector_field"] or options["warm_start"]):
-            option = name.removesuffix("_path").replace("_", "-")
-            raise ConfigError(f"--{option} needs vectors of documents: give --vector-field, or leave --{option} out")
+    if options["encoder_path"] and not (options["vector_field"] or options["warm_start"]):
+        raise ConfigError("--encoder needs vectors of documents: give --vector-field, or leave --encoder out")
     source_of = click.get_current_context().get_parameter_source
     if source_of("body_path") is ParameterSource.COMMANDLINE and not (options["index"] and options["qrels"]):
         raise ConfigError("--body is compared on judged queries of an index: give --index and --qrels, or leave it out")
@@ -379,7 +370,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import DocumentSource
-    from reranker.training.word_vectors import WordVectorFile
 
     analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
@@ -400,7 +390,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         analyzer,
         id_field=options["id_field"],
         max_unknown=None if options["allow_partial"] else MAX_UNKNOWN,
-        word_source=WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
         encoder=open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
     )
 

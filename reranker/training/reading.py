@@ -29,7 +29,7 @@ from reranker.text.tokens import DocumentTokens, TokenReader
 from reranker.text.view import TextView, nearest_paths, paths_of
 from reranker.text.vocabulary import Vocabulary
 from reranker.training.given_vectors import GivenVectors, VectorCollector
-from reranker.training.word_vectors import MAX_WORDS, EncodedWords, PriorWords, WantedWords, WordSource
+from reranker.training.word_vectors import MAX_WORDS
 
 _BATCH = 512
 _MAX_PATHS = 10_000
@@ -56,10 +56,9 @@ class DocumentSource:
     """Field that holds the document id, a path such as ``product.sku``; None: ``id`` or ``_id``."""
     max_unknown: float | None = None
     """Largest share of preferences whose query or document is unknown, from 0 to 1; None: no limit."""
-    word_source: WordSource | None = None
-    """Word vectors that those learned for ``view.vector`` are pulled towards; None: those of ``encoder``."""
     encoder: SentenceEncoder | None = None
-    """Text encoder that computed the vectors in ``view.vector``, if it can be called while the model is trained."""
+    """Text encoder that computed the vectors in ``view.vector``, if it can be called while the model is trained: its
+    vectors of single words and of training queries teach those that are learned."""
 
 
 @dataclass
@@ -160,21 +159,9 @@ def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
     return vocabulary
 
 
-def prior_words(
-    corpus: DocumentSource, data: TrainingCorpus, analyzer: Analyzer, spellings: Vocabulary, rejects: RejectSink | None
-) -> PriorWords | None:
-    """Return the vectors that a corpus's source of word vectors has of its words; None without a source."""
-    source = corpus.word_source
-    if source is None and corpus.encoder is not None:
-        source = EncodedWords(corpus.encoder)
-    if source is None:
-        return None
-    return source.vectors(WantedWords(data.tfidf.vocabulary, analyzer, spellings), rejects)
-
-
 def spellings_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
-    """Return the most frequent words of documents that are not stemmed yet; none without a source of word vectors."""
-    if corpus.word_source is None and corpus.encoder is None:
+    """Return the most frequent words of documents that are not stemmed yet; none without a text encoder."""
+    if corpus.encoder is None:
         return Vocabulary((), np.zeros(0, np.int64), 0)
     return tokens.vocabulary(MAX_WORDS)
 

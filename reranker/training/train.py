@@ -54,7 +54,6 @@ from reranker.training.reading import (
     DocumentSource,
     Listener,
     TrainingCorpus,
-    prior_words,
     read_corpus_once,
     spellings_of,
 )
@@ -63,7 +62,7 @@ from reranker.training.run import Division, RandomStreams, TrainingRun, check_kn
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
 from reranker.training.word_encoder import EncoderProblem, encoder_problem, teacher_vectors
-from reranker.training.word_vectors import PriorWords
+from reranker.training.word_vectors import PriorWords, WantedWords, encoded_words
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -299,12 +298,10 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     encoder = None
     if given is not None:
         base = None if run.base is None else run.base.encoder.vector_field
-        best, rejects = lexical.reading, run.listener.rejects
-        prior = prior_words(run.corpus, best.data, best.analyzer, spellings, rejects)
-        of_run = (run.streams, run.config, run.listener, best.data)
+        best, teacher, texts = lexical.reading, run.corpus.encoder, run.evidence.texts
+        prior = encoded_words(teacher, WantedWords(best.data.tfidf.vocabulary, best.analyzer, spellings))
         run.listener.say("learning word vectors")
-        encoder = timed("word vectors", learned_words, *of_run, given, base, prior)
-        teacher, texts = run.corpus.encoder, run.evidence.texts
+        encoder = timed("word vectors", learned_words, run.streams, run.listener, best.data, given, base, prior)
         if teacher is not None and texts is not None:
             asked = {query: texts[query] for query in run.evidence.query_ids if query in texts}
             run.listener.say(f"computing the vectors of {len(asked):,} training queries")
@@ -315,7 +312,6 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
 
 def learned_words(
     streams: RandomStreams,
-    config: TrainConfig,
     listener: Listener,
     data: TrainingCorpus,
     given: GivenVectors,
@@ -325,8 +321,8 @@ def learned_words(
     """Return the word vectors of a corpus, for the vectors that its documents have already.
 
     ``field`` is that of a model to start from, which stays; None: mean and axes are those of the corpus. ``prior`` are
-    word vectors of another source, which are used if held-out documents are found better with them. Raises `InputError`
-    if the vectors do not have the field's number of values.
+    the text encoder's vectors of single words, which are used if held-out documents are found better with them. Raises
+    `InputError` if the vectors do not have the field's number of values.
     """
     if field is None:
         field = field_of(given, VECTOR_DIMS, streams.named("axes"), listener.say)

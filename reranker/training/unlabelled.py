@@ -34,7 +34,6 @@ from reranker.training.reading import (
     Listener,
     TrainingCorpus,
     counted,
-    prior_words,
     read_corpus_once,
     spellings_of,
     vocabulary_of,
@@ -42,6 +41,7 @@ from reranker.training.reading import (
 from reranker.training.run import RandomStreams
 from reranker.training.train import StageClock, StageCost, learned_words
 from reranker.training.word_encoder import EncoderProblem
+from reranker.training.word_vectors import WantedWords, encoded_words
 
 QUERY_WORDS: Final = 5
 """Words of a drawn query."""
@@ -88,7 +88,6 @@ def train_unlabelled(
     tokens, given = clock.timed("reading", read_corpus_once, corpus, analyzer, listener)
     if given is None:
         raise ConfigError("the documents need vectors: name their field")
-    of_run = (streams, config, listener)
     notes, spellings = [], spellings_of(corpus, tokens)
     if corpus.analyzer is None:
         if tokens.is_english:
@@ -100,9 +99,9 @@ def train_unlabelled(
             else "words are taken as they stand: they do not look English; for stems, name their language (--analyzer)"
         )
     data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
-    prior = prior_words(corpus, data, analyzer, spellings, listener.rejects)
+    prior = encoded_words(corpus.encoder, WantedWords(data.tfidf.vocabulary, analyzer, spellings))
     listener.say("learning word vectors")
-    problem = clock.timed("word vectors", learned_words, *of_run, data, given, None, prior)
+    problem = clock.timed("word vectors", learned_words, streams, listener, data, given, None, prior)
     settings = lexical_settings(data, corpus)
     weight = clock.timed("weighing", _weight, data, settings, problem, streams.named("word weights"))
     notes.append(

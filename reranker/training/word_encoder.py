@@ -11,10 +11,9 @@ be found. The equation is solved by conjugate gradients, preconditioned by its d
 
 If the text encoder can be called during training, training queries also appear with their own vectors e_q - μ.
 
-Little is known about words of few documents: λ keeps their vectors short. If word vectors E0 of another source are
-given, λ |U - E0 M|² takes the place of λ |U|², so that such words keep what is known of them. M is the linear map of
-a_d E0 to e_d - μ, by ridge regression too; for the encoder's own vectors of single words it is a factor. Held-out
-documents decide whether the given word vectors are used.
+Little is known about words of few documents: λ keeps their vectors short. With the text encoder's vectors E0 of single
+words, λ |U - m E0|² takes the place of λ |U|², so that such words keep what is known of them. The factor m is fitted by
+ridge regression of a_d E0 to e_d - μ. Held-out documents decide whether E0 is used.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ QUERY_WEIGHT: Final = 1.0
 N_STEPS: Final = 10
 """Steps of conjugate gradients; more of them change MAP by less than .001."""
 MAP_RIDGE: Final = 1.0
-"""λ of the linear map of given word vectors, whose mean squared length is 1."""
+"""λ of the factor of the encoder's word vectors, whose mean squared length is 1."""
 _HELD_OUT = 0.1  # of at least `MIN_VECTORS` documents: always one or more
 _MAX_HELD_OUT = 2_000
 _MAX_COMPARED = 20_000  # documents that λ is chosen on
@@ -168,7 +167,7 @@ def encoder_problem(
         gains = np.asarray(likeness_of_prior - likeness, np.float64)
         is_used = bool(gains.mean() > standard_error(gains))
         notes = (
-            f"given word vectors: {len(prior.rows):,} of {n_words:,} words have one; they are "
+            f"the encoder's word vectors: {len(prior.rows):,} of {n_words:,} words have one; they are "
             f"{'used' if is_used else 'left out'}: the cosine of held-out documents and their titles is "
             f"{likeness_of_prior.mean():.4f} with them, {likeness.mean():.4f} without",
         )
@@ -195,31 +194,24 @@ def check_dims(field: VectorField, n_dims: int) -> None:
 
 
 def mapped_prior(prior: PriorWords, texts: Sequence[_Texts], n_words: int, field: VectorField) -> Float32:
-    """Return given word vectors in the space of documents' vectors, (n_words, K) float32; 0 for words without one.
+    """Return the encoder's word vectors as documents' are stored, (n_words, K) float32; 0 for words without one.
 
-    Their mean is removed. The linear map is the ridge regression of texts' sums of word vectors to documents' vectors.
-    If both are of the same space, only the length is fitted.
+    Their mean is removed, and their length is fitted.
     """
     centred = prior.vectors.astype(np.float64) - prior.vectors.mean(axis=0, dtype=np.float64)
-    if prior.is_same_space:
-        check_dims(field, centred.shape[1])
-        centred = centred @ field.axes.astype(np.float64)
+    check_dims(field, centred.shape[1])
+    centred = centred @ field.axes.astype(np.float64)
     size = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
     if not size > 0:  # one word, or words that are all equal
         return np.zeros((n_words, field.n_dims), np.float32)
     table = np.zeros((n_words, centred.shape[1]), np.float32)
     table[prior.rows] = centred / size
-    gram = MAP_RIDGE * np.eye(table.shape[1])
-    towards = np.zeros((table.shape[1], field.n_dims))
+    gram, towards = MAP_RIDGE * field.n_dims, 0.0
     for part in texts:
         found = _product(part.rows, table)
-        for start in range(0, len(found), _ROWS_A_PART):
-            block = found[start : start + _ROWS_A_PART].astype(np.float64)
-            gram += block.T @ block
-            towards += block.T @ part.targets[start : start + _ROWS_A_PART].astype(np.float64)
-    if prior.is_same_space:
-        return np.asarray(table * (np.trace(towards) / np.trace(gram)), np.float32)
-    return np.asarray(table.astype(np.float64) @ np.linalg.solve(gram, towards), np.float32)
+        gram += float(np.einsum("ij,ij->", found, found, dtype=np.float64))
+        towards += float(np.einsum("ij,ij->", found, part.targets, dtype=np.float64))
+    return np.asarray(table * (towards / gram), np.float32)
 
 
 def solved(texts: Sequence[_Texts], ridge: float, start: Float32, prior: Float32 | None = None) -> Float32:
