@@ -13,7 +13,7 @@ MAX_SAMPLES = 3
 NOTED_UNKNOWN = 0.10
 """Share of records with unknown ids above which a warning is given."""
 MAX_UNKNOWN = 0.5
-"""Largest share of records with unknown ids that is accepted without ``--allow-partial``."""
+"""Largest share of records with unknown ids that is accepted without ``--allow-partial``, where a command has it."""
 UNKNOWN_QUERY = "unknown query id"
 UNKNOWN_DOCUMENT = "unknown document id"
 """Reasons why a record cannot be used: its query, or its document, is not given."""

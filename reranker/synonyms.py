@@ -417,8 +417,8 @@ def check_learned(model: RankingModel) -> None:
     """Raise `ConfigError` unless the model has learned vectors of words."""
     if not (model.query_side(1).any() and model.encoder.V.any()):
         raise ConfigError(
-            "the model has no learned part (it is a lexical score), and synonyms are read from U and V: train with "
-            "--learned-part on"
+            "the model has no learned part (it is a lexical score), and synonyms are read from U and V: train a model "
+            "that has one, such as from links"
         )
 
 

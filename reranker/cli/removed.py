@@ -16,6 +16,9 @@ JUDGED_ONCE: Final = (
     "training compares the forms of the score, of which the tuned lexical score is one, and `ssi evaluate` compares a "
     "written model with tuned baselines"
 )
+FORM_CHOSEN: Final = (
+    "training writes the parts that usually help, unless held-out queries show another choice to be better"
+)
 FIXED: Final = "its value is fixed"
 EVERY_WORD: Final = "the vocabulary has every word of the documents"
 SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
@@ -40,6 +43,11 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "tf": "words always count by the logarithm of their number",
         "text_encoder": "nothing used the name",
         "vector_dims": "the 128 directions on which the vectors differ most are stored",
+        "memory": FORM_CHOSEN,
+        "learned_part": FORM_CHOSEN,
+        "word_weights": "weights of query words are learned where they improve validation",
+        "fresh": "to begin again, remove the folder MODEL.checkpoint, or the file of documents that the command names",
+        "allow_partial": "remove the lines with unknown ids; up to half of all lines are left out and counted",
         "word_vectors": "--encoder gives words the vectors of the documents' own text encoder",
         "max_words": EVERY_WORD,
         "min_df": EVERY_WORD,

@@ -20,7 +20,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
-from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, TrainConfig
+from reranker.training.config import GENERALISE, TrainConfig
 
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
@@ -81,27 +81,6 @@ Examples:
     type=click.Choice(GENERALISE),
     help="Goal of the split: rank documents not seen in training, or find new links between known documents.",
 )
-@common.setting(
-    TrainConfig,
-    "memory",
-    type=click.Choice(AUTO_OR_OFF),
-    help="Store with each document the words of the queries that it is relevant to (--qrels, --pairs), or of the pages "
-    "that link to it (--links), as an additional field. auto: unless held-out queries are ranked worse with it.",
-)
-@common.setting(
-    TrainConfig,
-    "word_weights",
-    type=click.Choice(AUTO_OR_OFF),
-    help="Learn the weights of query words in the lexical score from the training queries (--qrels, --pairs). "
-    "auto: if this improves validation MAP.",
-)
-@common.setting(
-    TrainConfig,
-    "learned_part",
-    type=click.Choice(AUTO_OR_ON),
-    help="Write the learned vectors. auto: with --links, unless held-out queries are ranked worse with them; with "
-    "--qrels and --pairs, only if held-out queries are ranked better with them.",
-)
 @click.option(
     "--fields",
     default="title,text",
@@ -155,12 +134,6 @@ Examples:
 )
 @common.setting(TrainConfig, "seed", help="Seed of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from. Its vocabulary and fields are kept.")
-@click.option("--fresh", is_flag=True, help="Delete the checkpoint of an earlier, unfinished run.")
-@click.option(
-    "--allow-partial",
-    is_flag=True,
-    help="Train even if more than half of the preferences have unknown ids of documents or queries.",
-)
 @click.option(
     "--report",
     "report_path",
@@ -189,7 +162,7 @@ def command(**options: Any) -> None:
     new run reuses the documents that were already read from the same fields of the index (DIR.documents-….jsonl). If
     the reading of an Elasticsearch or OpenSearch index was interrupted, it continues with a new point-in-time view:
     documents that were changed meanwhile are read in their new version. If documents were deleted meanwhile, everything
-    is read again, so that the file always corresponds to one view. --fresh deletes the checkpoint and these documents.
+    is read again, so that the file always corresponds to one view.
 
     With --index and judged queries, the engine's own order by --body is compared with the model on the held-out
     queries.
@@ -220,9 +193,6 @@ def command(**options: Any) -> None:
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
         of_index = _file_of_index(options)
-        if options["fresh"]:
-            remove_checkpoints(checkpoint)
-            forget_documents(of_index)
         corpus = _corpus(options, engine, of_index)
         if options["docs"] is None:
             _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index)
@@ -354,7 +324,8 @@ def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, 
         raise ConfigError("no documents are given: give --docs FILE, or --engine and --index to read an index")
     if path.exists():
         common.say(
-            f"using the documents that an interrupted run wrote to {path}; --fresh reads {options['index']} again"
+            f"using the documents that an interrupted run wrote to {path}; remove this file to read {options['index']} "
+            "again"
         )
         return
     from reranker.retrain.documents import export_documents
@@ -389,7 +360,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         view,
         analyzer,
         id_field=options["id_field"],
-        max_unknown=None if options["allow_partial"] else MAX_UNKNOWN,
+        max_unknown=MAX_UNKNOWN,
         encoder=open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
     )
 

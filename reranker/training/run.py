@@ -134,7 +134,7 @@ def check_known(run: TrainingRun, documents: Sequence[str]) -> None:
     known = ", ".join(map(repr, documents[:MAX_SAMPLES]))
     advice = (
         f"the documents of {str(run.corpus.path)!r} have ids such as {known}. Check that the ids belong to these "
-        "documents (--docs, --id-field) and queries (--query-file), or give --allow-partial to train on the rest"
+        "documents (--docs, --id-field) and queries (--query-file), or remove the lines with other ids"
     )
     check_unknown(account, advice, run.corpus.max_unknown, run.listener.say)
 

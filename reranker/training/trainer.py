@@ -82,7 +82,7 @@ class TrainingCheckpoint:
             return load(data), dict(state["values"])
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, FileNotFoundError) as error:
             raise ArtifactError(
-                f"the checkpoint {str(self.folder)!r} is damaged ({error}): remove it, or train with --fresh",
+                f"the checkpoint {str(self.folder)!r} is damaged ({error}): remove it, and train again",
                 path=str(self.folder),
             ) from error
 

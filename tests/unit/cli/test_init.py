@@ -160,7 +160,8 @@ def test_training_reads_the_documents_of_the_index_once_until_it_is_done(folder:
     assert run(folder, "train", *engine, *options, "--model", "d", "--fields", "text").exit_code == 0, "read anew"
     kept = run(folder, "train", *engine, *options, "--model", "d")
     assert "documents that an interrupted run wrote to" in kept.stderr and kept.exit_code != 0
-    fresh = run(folder, "train", *engine, *options, "--model", "d", "--fresh")
+    left.unlink()
+    fresh = run(folder, "train", *engine, *options, "--model", "d")
     assert json.loads(fresh.stdout)["model_id"] in ids
 
 

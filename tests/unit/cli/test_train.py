@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -19,10 +18,7 @@ from reranker.cli.main import main
 from reranker.cli.removed import REMOVED
 from reranker.engines import WriteOp, open_engine
 from reranker.models.model_folder import load_model
-from reranker.training.context import TrainedParameters, TrainingContext
-from reranker.training.linear import fit_low_rank
-from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
+from tests.unit.training.synthetic import synonyms, write_documents, write_links
 
 SEARCHED = "was removed in 0.2: its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
 NEVER = "was removed in 0.2: it never improved a corpus (docs/figures/learning.md)"
@@ -30,7 +26,6 @@ ONE_JUDGE = (
     "was removed in 0.2: training compares the forms of the score, of which the tuned lexical score is one, and "
     "`ssi evaluate` compares a written model with tuned baselines"
 )
-LEARNED = ("--set", "learned_part=on")
 QUICK = (
     "--dim",
     "10",
@@ -212,42 +207,6 @@ def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
     assert [spec.path for spec in models[1].encoder.view.fields] == ["text"], "the fields are those of the base"
 
 
-def noisy(context: TrainingContext, first: TrainedParameters | None = None) -> TrainedParameters:
-    """Return U and V of large random numbers, after the usual training."""
-    learned = fit_low_rank(context, first)
-    U, V = (seeded_rng(seed).normal(size=learned.U.shape).astype(np.float32) * 20 for seed in (1, 2))
-    return replace(learned, U=U, V=V, scale=1.0)
-
-
-def test_a_model_that_is_asked_for_is_written_and_said_to_be_worse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The words of these documents say everything, and the learned part is noise.
-    monkeypatch.setattr("reranker.training.learning.fit_low_rank", noisy)
-    documents, links = titled()
-    write_documents(tmp_path / "docs.jsonl", documents)
-    write_links(tmp_path / "links.tsv", links)
-    options = (
-        "--links",
-        str(tmp_path / "links.tsv"),
-        *LEARNED,
-        "--epochs",
-        "1",
-        "--dim",
-        "4",
-        "--fields",
-        "title^1,text^1",
-        "--queries",
-        "document",
-    )
-    written = train(tmp_path, tmp_path / "model", *options, "--report", str(tmp_path / "report.html"))
-    assert written.exit_code == 0, written.output
-    assert "worse than the lexical score" in flat(written)
-    page = (tmp_path / "report.html").read_text()
-    assert "worse than the lexical score" in page and "The lexical score with memory is better" not in page
-    assert len(load_model(tmp_path / "model").U)
-
-
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
@@ -273,7 +232,6 @@ def test_a_model_that_is_asked_for_is_written_and_said_to_be_worse(
         (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
         (("--links", "nowhere.tsv"), 3, "nowhere.tsv"),
         (("--links", "queries.tsv"), 3, "100% of the 48 preferences cannot be used: 48 unknown query id (q0-0, q0-1"),
-        (("--links", "queries.tsv", "--allow-partial"), 6, "no preference is left to learn from"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -320,9 +278,7 @@ def test_preferences_with_unknown_ids_are_counted_reported_or_refused(
     assert f"{n_unknown} unknown document id (gone0, gone1, gone2, ...)" in flat(result)
     assert (tmp_path / "model").exists() == (code == 8)
     if code == 3:
-        assert "--allow-partial" in flat(result) and "At most 50% are accepted" in flat(result)
-        partial = train(folder, tmp_path / "model", "--links", str(links), *QUICK, "--allow-partial")
-        assert partial.exit_code == 8 and "760 given = 360 used + 400 left out" in flat(partial)
+        assert "At most 50% are accepted" in flat(result) and "remove the lines with other ids" in flat(result)
 
 
 def test_pairs_are_accounted_for(folder: Path, tmp_path: Path) -> None:
@@ -357,8 +313,9 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
     options = ("--links", "links.tsv", *QUICK)
     refused = train(folder, tmp_path / "model", *options)
     assert refused.exit_code == 5
-    assert "--fresh" in flat(refused)
-    assert train(folder, tmp_path / "model", *options, "--fresh").exit_code == 0
+    assert "model.checkpoint' is damaged" in flat(refused)
+    shutil.rmtree(tmp_path / "model.checkpoint")
+    assert train(folder, tmp_path / "model", *options).exit_code == 0
 
 
 @pytest.mark.parametrize(

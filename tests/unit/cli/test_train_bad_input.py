@@ -79,7 +79,7 @@ def test_a_field_that_few_documents_have_is_said(tmp_path: Path) -> None:
     result = train(tmp_path, some, LINKS, (), "--fields", "title,text,brand")
     assert result.exit_code == 0
     assert f"the field 'brand' has words in 1 of {len(DOCUMENTS)} documents" in result.stderr
-    result = train(tmp_path, [{"id": d["id"], "text": d["text"]} for d in DOCUMENTS], LINKS, (), "--fresh")
+    result = train(tmp_path, [{"id": d["id"], "text": d["text"]} for d in DOCUMENTS], LINKS)
     assert result.exit_code == 0, "the default names fields that a file need not have"
     assert f"the field 'title' has words in 0 of {len(DOCUMENTS)} documents" in result.stderr
 

@@ -59,7 +59,7 @@ def test_any_changed_byte_is_noticed(kept: TrainingCheckpoint) -> None:
         whole = path.read_bytes()
         for place in range(0, len(whole), max(1, len(whole) // 150)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises(ArtifactError, match=r"damaged.*remove it, or train with --fresh"):
+            with pytest.raises(ArtifactError, match=r"damaged.*remove it, and train again"):
                 kept.read()
         path.write_bytes(whole)
     assert kept.read() is not None
