@@ -130,9 +130,9 @@ def read_data(folder: Path) -> Data:
     tokens = read_corpus_once(DocumentSource(path, view, analyzer), analyzer, Listener()).tokens
     vocabulary = tokens.vocabulary()
     wanted = {*train.query_ids, *valid.query_ids}
-    corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)
+    corpus = counted(tokens, analyzer, TfIdf(vocabulary, "log"), wanted)
     split = split_training_set(train, valid, corpus.ids, "links", np.random.default_rng(0))
-    queries = query_set(corpus, [train, valid], analyzer, None)
+    queries = query_set(corpus, [train, valid], None)
     documents = two_rows(corpus.learned_rows(view.weights), None)
     task = valid.task(split.pool, train.links(), set(corpus.query_row_of))
     rows = queries.rows.part(np.array([queries.row_of[one] for one in task.query_ids]))

@@ -101,13 +101,13 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
     tokens = read_corpus_once(DocumentSource(path, view, analyzer), analyzer, Listener()).tokens
     vocabulary = tokens.vocabulary()
     wanted = {source for source, _ in [*learned, *asked]}
-    corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)
+    corpus = counted(tokens, analyzer, TfIdf(vocabulary, "log"), wanted)
     evidence = from_links(learned)
     split = split_training_set(
         evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng
     )
     lexical = tuned_rows(corpus, split, rng)
-    queries = query_set(corpus, [evidence], analyzer, lexical)
+    queries = query_set(corpus, [evidence], lexical)
     documents = two_rows(corpus.learned_rows((1.0, 1.0)), lexical.documents(corpus.counts))
     known = [] if by_documents else learned
     task = link_task(asked, known, pool, query_ids=sorted({source for source, _ in asked}))

@@ -208,8 +208,9 @@ def size_row(n_documents: int, n_dims: int = 384) -> dict[str, Any]:
         from reranker.text.analyzers import AnalyzerConfig, make_analyzer
         from reranker.text.tfidf import TfIdf
 
-        tokens = read_corpus_once(corpus, make_analyzer(AnalyzerConfig()), listener).tokens
-        data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), "log"), set())
+        analyzer = make_analyzer(AnalyzerConfig())
+        tokens = read_corpus_once(corpus, analyzer, listener).tokens
+        data = counted(tokens, analyzer, TfIdf(vocabulary_of(corpus, tokens), "log"), set())
     vectors = topics[rng.integers(0, len(topics), n_documents)] + rng.normal(size=(n_documents, n_dims)).astype(
         np.float32
     )

@@ -54,7 +54,7 @@ def lexical_scores(name: str, folder: Path) -> tuple[Any, Any]:
     corpus, source = read_corpus(DATA / name, folder, False), DocumentSource(files_of(name)[0])
     analyzer = make_analyzer(parse_analyzer("unicode,stem=english"))
     tokens = read_corpus_once(source, analyzer, Listener()).tokens
-    data = counted(tokens, TfIdf(vocabulary_of(source, tokens), "log"), set())
+    data = counted(tokens, analyzer, TfIdf(vocabulary_of(source, tokens), "log"), set())
     lexical = LexicalCorpus(data.counts)
     settings = tune_lexical(lexical, [], np.random.default_rng(0))["bm25"].settings
     grades = {

@@ -177,7 +177,7 @@ def chosen_form(
     forms = forms_of(run, learned, memory, encoder)
     stages = _Stages(run, lexical, rows, learned, memory, encoder)
     train = division.split.train
-    words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
+    words = None if encoder is None else encoder.taught(rows.queries, lexical.data, train)
     fitted = _Fitted(train, learned.parameters, memory.memory, words)
     weights = _vector_weights(stages, forms, division.choosing, fitted)
     run.listener.say("comparing the forms of the score on held-out queries")
@@ -341,19 +341,19 @@ def _cross_fitted(
         if any(form.learned for form in forms):
             suffix = f"-fold{number}"
             try:
-                parameters = trained_like(quiet, lexical.reading, division, rows, learned, train, suffix)
+                parameters = trained_like(quiet, lexical.data, division, rows, learned, train, suffix)
             except TrainingError:  # the evidence without the fold is too little to learn from
                 return None
-        remembered = memory_of(lexical.reading, train) if any(form.memory for form in forms) else None
+        remembered = memory_of(lexical.data, train) if any(form.memory for form in forms) else None
         encoder = stages.encoder
-        words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
+        words = None if encoder is None else encoder.taught(rows.queries, lexical.data, train)
         fitted = _Fitted(train, parameters, remembered, words)
         of_fold = replace(stages, run=quiet, lexical=of_words, memory=trial, is_retuned=of_words is not lexical)
         return _measured_forms(of_fold, forms, split, fitted, weights)
 
     folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
     runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
-    of_run = mb_of_run(len(lexical.reading.data.ids), *learned.parameters.U.shape)
+    of_run = mb_of_run(len(lexical.data.ids), *learned.parameters.U.shape)
     for number, measured in enumerate(on_cores(runs, of_run), 1):
         run.listener.progress("comparing forms", number, len(runs))
         if measured is not None:
@@ -380,18 +380,18 @@ def _measured_forms(
 
 def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryMemory | None) -> list[Validator]:
     """Return validators of a split's queries by lexical rows with or without a memory."""
-    run, reading, trial = stages.run, stages.lexical.reading, stages.memory
+    run, data, trial = stages.run, stages.lexical.data, stages.memory
     documents, queries = stages.rows.documents, stages.rows.queries
     has_memory, short = with_memory and not trial.is_kept, None
     if has_memory or stages.is_retuned:
         settings, memory = (trial.settings, memory) if has_memory else (stages.lexical.settings, None)
-        others = rows_with(run, reading, settings, memory, split, stages.rows)
+        others = rows_with(run, data, settings, memory, split, stages.rows)
         if split.valid.texts is None:  # a memory of links is for short queries
             short = ShortRows(others.queries, others.documents, trial.page_weight / (trial.factor or 1.0))
         else:
             queries, documents = others.queries, others.documents
     rng = run.streams.named("validation")
-    return validators_of(split, reading.data, queries, documents, stages.learned.schedule, rng, stages.given, short)
+    return validators_of(split, data, queries, documents, stages.learned.schedule, rng, stages.given, short)
 
 
 def _measured(

@@ -30,7 +30,7 @@ from reranker.training.problem import (
     two_rows,
     unusable_part,
 )
-from reranker.training.reading import AnalyzedDocuments
+from reranker.training.reading import TrainingCorpus
 from reranker.training.run import Division, TrainingRun
 from reranker.training.trainer import NegativeMiner, digest, start_parameters
 from reranker.training.training_set import TrainingSet
@@ -62,10 +62,10 @@ class LearnedPart:
 
 
 def document_rows(
-    run: TrainingRun, reading: AnalyzedDocuments, rows: LexicalRows | None, memory: QueryMemory | None
+    run: TrainingRun, data: TrainingCorpus, rows: LexicalRows | None, memory: QueryMemory | None
 ) -> TwoRows:
     """Return the rows of all documents; the lexical ones with a memory if there is one."""
-    data, weights = reading.data, run.learned_weights
+    weights = run.learned_weights
     fields = lexical_counts(memory, data.counts, data.ids)
 
     def rows_of(block: slice) -> TwoRows:
@@ -82,14 +82,14 @@ def prepared_rows(run: TrainingRun, lexical: LexicalChoice, division: Division) 
     With the document side of a model to start from its memory is kept: U is learned with the rows that it is served
     with.
     """
-    reading, split = lexical.reading, division.split
+    data, split = lexical.data, division.split
     memory, settings = kept_memory(run), lexical.settings
     if run.base is not None and run.base.encoder.short_lexical is not None:
         is_short = run.evidence.texts is not None
         memory, settings = (memory, run.base.encoder.short_lexical) if is_short else (None, settings)
-    rows = lexical_rows_of(settings, reading.data.tfidf.vocabulary, memory)
-    documents = document_rows(run, reading, rows, memory)
-    asked = query_set(reading.data, [split.train, split.valid], reading.analyzer, rows)
+    rows = lexical_rows_of(settings, data.tfidf.vocabulary, memory)
+    documents = document_rows(run, data, rows, memory)
+    asked = query_set(data, [split.train, split.valid], rows)
     if run.base is not None:
         weights, notes = run.base.word_weights, tuple[str, ...]()
     else:
@@ -108,33 +108,33 @@ def kept_memory(run: TrainingRun) -> QueryMemory | None:
     return run.base.encoder.memory if stays else None
 
 
-def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows) -> LearnedPart:
+def learned_part(run: TrainingRun, data: TrainingCorpus, division: Division, rows: PreparedRows) -> LearnedPart:
     """Return U and V, trained on the training side until validation stops improving."""
     split, schedule, say = division.split, division.schedule, run.listener.say
-    problem = _problem(run, reading, division, rows.queries, rows.documents, split.train, split.held_out)
-    left_out = unusable_part(reading.data, rows.queries, run.evidence)
+    problem = _problem(run, data, division, rows.queries, rows.documents, split.train, split.held_out)
+    left_out = unusable_part(data, rows.queries, run.evidence)
     for part in left_out:
         say(f"{part.count:,} of {run.evidence.n_given:,} {run.evidence.unit} not used: {part.reason}")
     rng = run.streams.named("validation")
-    on = (division.choosing, reading.data, rows.queries, rows.documents)
+    on = (division.choosing, data, rows.queries, rows.documents)
     validators = validators_of(*on, schedule, rng)
     short = validators_of(*on, replace(schedule, keyword_share=1.0), rng) if schedule.short_apart else []
-    context = _context(run, reading, division, problem, "training", validators=validators, short_validators=short)
+    context = _context(run, data, division, problem, "training", validators=validators, short_validators=short)
     return LearnedPart(fit_low_rank(context), schedule, left_out)
 
 
 def refitted(
-    run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows, first: LearnedPart
+    run: TrainingRun, data: TrainingCorpus, division: Division, rows: PreparedRows, first: LearnedPart
 ) -> TrainedParameters:
     """Return U and V trained again, on all the evidence, for the epochs that validation found best."""
     n_epochs = first.parameters.result.best_epoch
     run.listener.say(f"training once more on everything, for {n_epochs} {'epoch' if n_epochs == 1 else 'epochs'}")
-    return trained_like(run, reading, division, rows, first, run.evidence, "-all")
+    return trained_like(run, data, division, rows, first, run.evidence, "-all")
 
 
 def trained_like(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     division: Division,
     rows: PreparedRows,
     first: LearnedPart,
@@ -145,16 +145,16 @@ def trained_like(
 
     ``suffix`` ends the name of the folder that keeps the state.
     """
-    asked = query_set(reading.data, [evidence], reading.analyzer, rows.lexical).weighed(rows.word_weights)
-    problem = _problem(run, reading, division, asked, rows.documents, evidence, ())
+    asked = query_set(data, [evidence], rows.lexical).weighed(rows.word_weights)
+    problem = _problem(run, data, division, asked, rows.documents, evidence, ())
     again = replace(division, schedule=first.schedule)
-    context = _context(run, reading, again, problem, "refit", suffix=suffix)
+    context = _context(run, data, again, problem, "refit", suffix=suffix)
     return fit_low_rank(context, first.parameters)
 
 
 def _problem(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     division: Division,
     queries: QuerySet,
     documents: TwoRows,
@@ -163,12 +163,12 @@ def _problem(
 ) -> Problem:
     """Return the arrays of a run; where new documents are asked for, what no preference names is no negative."""
     known = run.evidence.texts is not None or division.split.unseen_documents
-    return build_problem(reading.data, queries, documents, evidence, held_out, known_negatives=known)
+    return build_problem(data, queries, documents, evidence, held_out, known_negatives=known)
 
 
 def _context(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     division: Division,
     problem: Problem,
     stream: str,
@@ -182,7 +182,7 @@ def _context(
     if run.checkpoint is not None:
         checkpoint = run.checkpoint.with_name(run.checkpoint.name + suffix)
         fingerprint = _fingerprint(run, division, problem)
-    n_words = len(reading.data.tfidf.vocabulary)
+    n_words = len(data.tfidf.vocabulary)
 
     def start(schedule: Schedule) -> tuple[Float32, Float32]:
         return _start(run, n_words, schedule)

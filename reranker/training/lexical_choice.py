@@ -29,7 +29,7 @@ from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.tokens import DocumentTokens
 from reranker.training.context import keywords_of, validators_of
 from reranker.training.problem import QuerySet, TwoRows
-from reranker.training.reading import AnalyzedDocuments, counted, vocabulary_of
+from reranker.training.reading import TrainingCorpus, counted, vocabulary_of
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import TrainingSet
 from reranker.training.word_weights import choices_of, word_weights
@@ -67,17 +67,17 @@ class LexicalChoice:
     """None: the lexical rows are those that V reads."""
     bm25: LexicalSettings | None
     """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
-    reading: AnalyzedDocuments
+    data: TrainingCorpus
     notes: tuple[str, ...] = ()
     """Notes for the user."""
 
 
-def read_by(run: TrainingRun, tokens: DocumentTokens) -> AnalyzedDocuments:
+def read_by(run: TrainingRun, tokens: DocumentTokens) -> TrainingCorpus:
     """Return the documents by the analyzer of their words, with a vocabulary of their own or the base's."""
     is_first = tokens.config == run.analyzer.config
     analyzer = run.analyzer if is_first else make_analyzer(tokens.config)
     known = run.base.encoder.document_vocabulary if run.base is not None else vocabulary_of(run.corpus, tokens)
-    return AnalyzedDocuments(analyzer, counted(tokens, TfIdf(known, run.corpus.tf), run.query_ids))
+    return counted(tokens, analyzer, TfIdf(known, run.corpus.tf), run.query_ids)
 
 
 class _Tuned(NamedTuple):
@@ -93,13 +93,11 @@ class _Candidate(NamedTuple):
     """A way to read the documents, with the lexical forms tuned for it."""
 
     tokens: DocumentTokens
-    reading: AnalyzedDocuments
+    data: TrainingCorpus
     tuned: _Tuned
 
 
-def tuned_lexical(
-    run: TrainingRun, tokens: DocumentTokens, reading: AnalyzedDocuments, division: Division
-) -> LexicalChoice:
+def tuned_lexical(run: TrainingRun, tokens: DocumentTokens, data: TrainingCorpus, division: Division) -> LexicalChoice:
     """Return the lexical score tuned on the training side, and the reading of the documents that suits it.
 
     The settings of a model to start from stay, unless they are of rows with a memory: U and V are learned together with
@@ -110,10 +108,10 @@ def tuned_lexical(
         encoder.memory is None or encoder.short_lexical is not None or run.config.query_side_only
     ):
         lexical = encoder.lexical
-        return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, reading)
+        return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, data)
     say = run.listener.say
     say("tuning the lexical score")
-    best = _Candidate(tokens, reading, _tuned(run, reading, division, division.split.train))
+    best = _Candidate(tokens, data, _tuned(run, data, division, division.split.train))
     notes: list[str] = []
     if run.corpus.analyzer is None and best.tuned.tasks:
         stems = tokens.stemmed("english")
@@ -123,13 +121,13 @@ def tuned_lexical(
         if division.split.train.texts is not None and not division.split.train.shown_only:
             bigrams = best.tokens.with_bigrams()
             best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes)
-    reading, (tasks, forms) = best.reading, best.tuned
+    data, (tasks, forms) = best.data, best.tuned
     tuned = best_lexical(forms)
     for note in tuned.notes:
         say(note)
-    say(_sentence(run, reading, tuned))
+    say(_sentence(run, data, tuned))
     bm25 = forms["bm25"].settings if tasks else None
-    return LexicalChoice(tuned.settings, bm25, reading, (*notes, *tuned.notes))
+    return LexicalChoice(tuned.settings, bm25, data, (*notes, *tuned.notes))
 
 
 def retuned(
@@ -139,7 +137,7 @@ def retuned(
 
     The search goes on from the settings that are known or, ``afresh``, does not know them.
     """
-    tasks, forms = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
+    tasks, forms = _tuned(run, lexical.data, division, evidence, None if afresh else lexical.settings)
     return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
@@ -153,13 +151,13 @@ def has_few_queries(run: TrainingRun, choice: LexicalChoice, division: Division)
 
 
 def tuning_tasks(
-    run: TrainingRun, reading: AnalyzedDocuments, division: Division, corpus: LexicalCorpus, evidence: TrainingSet
+    run: TrainingRun, data: TrainingCorpus, division: Division, corpus: LexicalCorpus, evidence: TrainingSet
 ) -> list[LexicalTask]:
     """Return the queries of some evidence that the lexical score is tuned on: texts, whole documents, keywords.
 
     `InputError` is raised if no query finds anything among the documents.
     """
-    data, schedule, pool = reading.data, division.schedule, division.split.pool
+    schedule, pool = division.schedule, division.split.pool
     vocabulary = data.tfidf.vocabulary
 
     def rows_of(ids: Sequence[str]) -> Int64:
@@ -167,7 +165,7 @@ def tuning_tasks(
 
     if evidence.texts is not None:
         task = evidence.task(pool, [], ())
-        tokens = reading.analyzer.tokens([evidence.texts[query] for query in task.query_ids])
+        tokens = data.analyzer.tokens([evidence.texts[query] for query in task.query_ids])
         counts = count_rows(vocabulary, tokens)
         return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
     task = tuning_task(evidence.links(), data.ids, pool)
@@ -183,14 +181,14 @@ def tuning_tasks(
 
 def searched(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     corpus: LexicalCorpus,
     tasks: Sequence[LexicalTask],
     rng: np.random.Generator,
     **more: Any,
 ) -> dict[str, TunedLexical]:
     """Return `tune_lexical` with the weights that the user has given."""
-    return tune_lexical(corpus, tasks, rng, stated=_stated_weights(run, reading), **more)
+    return tune_lexical(corpus, tasks, rng, stated=_stated_weights(run, data), **more)
 
 
 def chosen_word_weights(
@@ -202,22 +200,22 @@ def chosen_word_weights(
     standard errors: they are the best of several. Where documents are the queries, U and V learn what weights would
     express, and the model is worse with them.
     """
-    lexical, reading, say = choice.settings, choice.reading, run.listener.say
+    lexical, data, say = choice.settings, choice.data, run.listener.say
     if lexical is None or choice.bm25 is None or run.evidence.texts is None or run.config.word_weights == "off":
         return None, ()
     say("weighing the words of queries")
-    corpus, n_words = LexicalCorpus(reading.data.counts), len(reading.data.tfidf.vocabulary)
+    corpus, n_words = LexicalCorpus(data.counts), len(data.tfidf.vocabulary)
     known = np.flatnonzero(corpus.columns < n_words)
 
     def values(weights: Float32) -> Float64:
         rng = run.streams.named("validation")
         queries = asked.weighed(weights)
-        validators = validators_of(division.choosing, reading.data, queries, documents, division.schedule, rng)
+        validators = validators_of(division.choosing, data, queries, documents, division.schedule, rng)
         return np.concatenate([validator.lexical for validator in validators])
 
     chosen = np.ones(n_words, np.float32)
     before = best = values(chosen)
-    task = tuning_tasks(run, reading, division, corpus, division.split.train)[0]
+    task = tuning_tasks(run, data, division, corpus, division.split.train)[0]
     for learned in word_weights(choices_of(corpus, task, lexical, run.streams.named("word weights"))):
         tried = np.ones_like(chosen)
         tried[corpus.columns[known]] = learned[known]
@@ -234,7 +232,7 @@ def chosen_word_weights(
 
 def _tuned(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     division: Division,
     evidence: TrainingSet,
     start: LexicalSettings | None = None,
@@ -246,15 +244,15 @@ def _tuned(
     keywords is hardly learned back. tf-idf is tuned for both only if it is the best form for pages. The search goes on
     from ``start`` if it is given.
     """
-    corpus = LexicalCorpus(reading.data.counts)
+    corpus = LexicalCorpus(data.counts)
     try:
-        tasks = tuning_tasks(run, reading, division, corpus, evidence)
+        tasks = tuning_tasks(run, data, division, corpus, evidence)
     except InputError:  # no training query finds anything here: the preferences are refused later, with the reason
         tasks = []
 
     def tuned(on: Sequence[LexicalTask], **more: Any) -> dict[str, TunedLexical]:
         rng = run.streams.named("lexical tuning")
-        return searched(run, reading, corpus, on, rng, with_coverage=True, **more)
+        return searched(run, data, corpus, on, rng, with_coverage=True, **more)
 
     of_first = tuned(tasks[:1], start=start)
     if len(tasks) < 2:
@@ -290,7 +288,7 @@ def _better_reading(
     """
     train, forms = division.split.train, known.tuned.forms
     measure = _agreement if train.shown_only else _values
-    values = measure(run, known.reading, division, best_lexical(forms).settings)
+    values = measure(run, known.data, division, best_lexical(forms).settings)
     other = read_by(run, tokens)
     again = _tuned(run, other, division, train) if said.own_settings else known.tuned
     changed = measure(run, other, division, best_lexical(again.forms).settings)
@@ -311,25 +309,21 @@ def _better_reading(
     return _Candidate(tokens, other, again)
 
 
-def _values(
-    run: TrainingRun, reading: AnalyzedDocuments, division: Division, settings: LexicalSettings
-) -> list[Float64]:
+def _values(run: TrainingRun, data: TrainingCorpus, division: Division, settings: LexicalSettings) -> list[Float64]:
     """Return the average precision of up to 5,000 training queries of each task by lexical settings."""
-    corpus, rng = LexicalCorpus(reading.data.counts), run.streams.named("lexical tuning")
-    tasks = tuning_tasks(run, reading, division, corpus, division.split.train)
+    corpus, rng = LexicalCorpus(data.counts), run.streams.named("lexical tuning")
+    tasks = tuning_tasks(run, data, division, corpus, division.split.train)
     samples = [task.sample(rng, 10 * MAX_QUERIES) for task in tasks]
     return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
 
 
-def _agreement(
-    run: TrainingRun, reading: AnalyzedDocuments, division: Division, settings: LexicalSettings
-) -> list[Float64]:
+def _agreement(run: TrainingRun, data: TrainingCorpus, division: Division, settings: LexicalSettings) -> list[Float64]:
     """Return the share of the pairs of up to 5,000 training queries, by weight, that lexical settings put in order.
 
     Ties count half. Only documents of pairs are compared, so a document that was never shown costs nothing. The list
     has one array with a value for each query, for the one task of queries that are texts.
     """
-    evidence, data = division.split.train, reading.data
+    evidence = division.split.train
     stated, texts = evidence.preferences, evidence.texts or {}
     row = numbers_of(stated.links.ids, data.row_of)
     preference = np.repeat(np.arange(len(stated)), stated.n_worse)
@@ -340,7 +334,7 @@ def _agreement(
     pairs = np.flatnonzero(drawn[query] & (better >= 0) & (worse >= 0))
     corpus = LexicalCorpus(data.counts)
     rows = corpus.rows(settings)
-    tokens = reading.analyzer.tokens([texts[stated.links.ids[number]] for number in asked])
+    tokens = data.analyzer.tokens([texts[stated.links.ids[number]] for number in asked])
     queries = rows.queries(corpus.text_queries(count_rows(data.tfidf.vocabulary, tokens)))
     weighed, ordered = np.zeros(len(asked)), np.zeros(len(asked))
     for start in range(0, len(pairs), _PAIRS_A_BLOCK):
@@ -357,14 +351,14 @@ def _agreement(
     return [ordered[has_pairs] / weighed[has_pairs] if has_pairs.any() else np.zeros(1)]
 
 
-def _stated_weights(run: TrainingRun, reading: AnalyzedDocuments) -> list[float | None]:
+def _stated_weights(run: TrainingRun, data: TrainingCorpus) -> list[float | None]:
     """Return the field weights that the user has given, None for others; a base's weights are of V's rows."""
     of_fields = [spec.weight if run.base is None else None for spec in run.corpus.view.fields]
-    return [*of_fields, *[None] * reading.analyzer.config.bigrams]
+    return [*of_fields, *[None] * data.analyzer.config.bigrams]
 
 
-def _sentence(run: TrainingRun, reading: AnalyzedDocuments, tuned: TunedLexical) -> str:
-    names = [spec.path for spec in run.corpus.view.fields] + ["bigrams"] * reading.analyzer.config.bigrams
+def _sentence(run: TrainingRun, data: TrainingCorpus, tuned: TunedLexical) -> str:
+    names = [spec.path for spec in run.corpus.view.fields] + ["bigrams"] * data.analyzer.config.bigrams
     weights = zip(names, tuned.settings.field_weights, strict=True)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
     value = f": MAP {np.mean(tuned.values):.4f} on the training queries" if tuned.values else ""

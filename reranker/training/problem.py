@@ -15,7 +15,6 @@ from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
 from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.lexical.bm25 import LexicalRows, weigh_words
-from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_rows, with_data
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.training.reading import TrainingCorpus
@@ -124,9 +123,7 @@ class Problem:
     """Preferences that could not be used, by reason."""
 
 
-def query_set(
-    corpus: TrainingCorpus, evidence: Sequence[TrainingSet], analyzer: Analyzer, lexical: LexicalRows | None
-) -> QuerySet:
+def query_set(corpus: TrainingCorpus, evidence: Sequence[TrainingSet], lexical: LexicalRows | None) -> QuerySet:
     """Return the rows of the queries of all evidence: documents, or texts.
 
     U reads a document as one text; in the lexical part its fields have weights. Without ``lexical`` both parts use the
@@ -144,7 +141,7 @@ def query_set(
     if not texts:
         return QuerySet(corpus.query_row_of, documents)
     ids = list(texts)
-    counts = count_rows(corpus.tfidf.vocabulary, analyzer.tokens([texts[query] for query in ids]))
+    counts = count_rows(corpus.tfidf.vocabulary, corpus.analyzer.tokens([texts[query] for query in ids]))
     rows = _query_rows(corpus.tfidf, [counts], lexical)
     linked: Mapping[str, int] = corpus.query_row_of if any(part.linked for part in evidence) else {}
     if linked:

@@ -83,6 +83,8 @@ class TrainingCorpus:
     """Document ids in file order."""
     row_of: Mapping[str, int]
     """Document id to row number."""
+    analyzer: Analyzer
+    """What the words of documents and queries come from."""
     tfidf: TfIdf
     """Counts to unit rows, with the vocabulary of the documents."""
     counts: tuple[sp.csr_matrix, ...]
@@ -95,14 +97,6 @@ class TrainingCorpus:
     def learned_rows(self, weights: Sequence[float]) -> sp.csr_matrix:
         """Return d', which V reads, (n, N_TERM_IDS) float32."""
         return learned_rows(self.tfidf, self.counts, weights)
-
-
-@dataclass(frozen=True, eq=False)
-class AnalyzedDocuments:
-    """The documents by one analyzer."""
-
-    analyzer: Analyzer
-    data: TrainingCorpus
 
 
 class ReadDocuments(NamedTuple):
@@ -166,13 +160,17 @@ def spellings_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
     return tokens.vocabulary(MAX_WORDS)
 
 
-def counted(tokens: DocumentTokens, tfidf: TfIdf, query_ids: Set[str]) -> TrainingCorpus:
-    """Return the documents as word counts; ``query_ids`` are those of the documents that are queries."""
+def counted(tokens: DocumentTokens, analyzer: Analyzer, tfidf: TfIdf, query_ids: Set[str]) -> TrainingCorpus:
+    """Return the documents as word counts; ``query_ids`` are those of the documents that are queries.
+
+    ``analyzer`` is the one that the words come from.
+    """
     row_of = {id_: row for row, id_ in enumerate(tokens.ids)}
     queries = [row for id_, row in row_of.items() if id_ in query_ids]
     return TrainingCorpus(
         tokens.ids,
         row_of,
+        analyzer,
         tfidf,
         tuple(tokens.counts(tfidf.vocabulary)),
         {tokens.ids[row]: number for number, row in enumerate(queries)},

@@ -27,7 +27,7 @@ from reranker.training.context import Validator, validators_of, values_by
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, kept_memory
 from reranker.training.lexical_choice import LexicalChoice, searched, tuning_tasks, with_factor
 from reranker.training.problem import TwoRows, query_set
-from reranker.training.reading import AnalyzedDocuments
+from reranker.training.reading import TrainingCorpus
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import Split, TrainingSet
 
@@ -89,17 +89,17 @@ def tried_memory(
         return MemoryTrial(why_not, memory=kept_memory(run))
     what = "links" if division.split.train.texts is None else "training queries"
     run.listener.say(f"tuning the lexical score with the {what} remembered")
-    reading, train = lexical.reading, division.split.train
+    data, train = lexical.data, division.split.train
     tuned = _tuned(run, lexical, division, train, "")
     if not tuned.settings.field_weights[-1]:
         return MemoryTrial("the tuned weight of the memory is 0")
-    memory = memory_of(reading, train)
-    others = rows_with(run, reading, tuned.settings, memory, division.split, rows)
+    memory = memory_of(data, train)
+    others = rows_with(run, data, tuned.settings, memory, division.split, rows)
     parameters, schedule, U = learned.parameters, learned.schedule, learned.parameters.U
     if train.texts is None:
         schedule = replace(schedule, keyword_share=1.0)
         U = U if parameters.short is None else parameters.short.U
-    on, rng = (division.choosing, reading.data, others.queries, others.documents), run.streams.named("validation")
+    on, rng = (division.choosing, data, others.queries, others.documents), run.streams.named("validation")
     validators = validators_of(*on, schedule, rng)
     scales = [1 / factor for factor in FACTORS]
     parts = values_by(validators, U, parameters.V, scales, 1.0)
@@ -122,7 +122,7 @@ def _page_weight(
 
     Their rows and the learned part stay as they are; ``others`` are the rows of documents with the memory.
     """
-    schedule, parameters, data = replace(learned.schedule, keyword_share=0.0), learned.parameters, lexical.reading.data
+    schedule, parameters, data = replace(learned.schedule, keyword_share=0.0), learned.parameters, lexical.data
 
     def pages(documents: TwoRows) -> Validator:
         on = (division.choosing, data, rows.queries, documents)
@@ -137,16 +137,16 @@ def _page_weight(
 
 def rows_with(
     run: TrainingRun,
-    reading: AnalyzedDocuments,
+    data: TrainingCorpus,
     settings: LexicalSettings | None,
     memory: QueryMemory | None,
     split: Split,
     rows: PreparedRows,
 ) -> PreparedRows:
     """Return the rows of all documents, and of the validation queries of a split, by other lexical settings."""
-    lexical_rows = lexical_rows_of(settings, reading.data.tfidf.vocabulary, memory)
-    documents = document_rows(run, reading, lexical_rows, memory)
-    asked = query_set(reading.data, [split.valid], reading.analyzer, lexical_rows)
+    lexical_rows = lexical_rows_of(settings, data.tfidf.vocabulary, memory)
+    documents = document_rows(run, data, lexical_rows, memory)
+    asked = query_set(data, [split.valid], lexical_rows)
     return replace(rows, lexical=lexical_rows, documents=documents, queries=asked.weighed(rows.word_weights))
 
 
@@ -163,10 +163,10 @@ def retuned_memory(
     return replace(memory, settings=with_factor(tuned.settings, memory.factor), tuned=tuned)
 
 
-def memory_of(reading: AnalyzedDocuments, evidence: TrainingSet) -> QueryMemory:
+def memory_of(data: TrainingCorpus, evidence: TrainingSet) -> QueryMemory:
     """Return the memory of the queries of some evidence."""
-    rows = _remembered(reading, evidence).rows(len(reading.data.ids))
-    return QueryMemory.of(reading.data.ids, rows, reading.data.counts)
+    rows = _remembered(data, evidence).rows(len(data.ids))
+    return QueryMemory.of(data.ids, rows, data.counts)
 
 
 def heaviest(values: Float64) -> int:
@@ -182,12 +182,12 @@ def _tuned(
     run: TrainingRun, lexical: LexicalChoice, division: Division, evidence: TrainingSet, which: str
 ) -> TunedLexical:
     """Return BM25 with a memory, tuned by folds on the queries of some evidence; ``which`` ends the streams' names."""
-    reading, remembered = lexical.reading, _remembered(lexical.reading, evidence)
+    data, remembered = lexical.data, _remembered(lexical.data, evidence)
     folds, rng = (run.streams.named(f"memory {what}{which}") for what in ("folds", "tuning"))
-    corpus = LexicalCorpus(reading.data.counts)
+    corpus = LexicalCorpus(data.counts)
 
     def tasks_of(corpus: LexicalCorpus) -> list[LexicalTask]:
-        tasks = tuning_tasks(run, reading, division, corpus, evidence)
+        tasks = tuning_tasks(run, data, division, corpus, evidence)
         if evidence.texts is not None:
             return tasks
         # Only short queries. The memory is made only of the documents that these are ranked over.
@@ -197,15 +197,15 @@ def _tuned(
         remembered = remembered.of_documents(tasks_of(corpus)[0].documents)
     corpus = corpus.remembering(remembered, folds)
     tasks = tasks_of(corpus)
-    return searched(run, reading, corpus, tasks, rng, forms=("bm25",), start=lexical.bm25)["bm25"]
+    return searched(run, data, corpus, tasks, rng, forms=("bm25",), start=lexical.bm25)["bm25"]
 
 
-def _remembered(reading: AnalyzedDocuments, evidence: TrainingSet) -> RememberedQueries:
-    data, texts = reading.data, evidence.texts
+def _remembered(data: TrainingCorpus, evidence: TrainingSet) -> RememberedQueries:
+    texts = evidence.texts
 
     def counts_of(ids: Sequence[str]) -> sp.csr_matrix:
         if texts is not None:
-            return count_rows(data.tfidf.vocabulary, reading.analyzer.tokens([texts[query] for query in ids]))
+            return count_rows(data.tfidf.vocabulary, data.analyzer.tokens([texts[query] for query in ids]))
         rows = numbers_of(ids, data.row_of)
         pages = combine([field[rows] for field in data.counts], [1.0] * len(data.counts))
         return with_data(pages, np.log2(1 + pages.data))  # else a long page counts for its frequent words only

@@ -287,21 +287,21 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
         "reading", read_corpus_once, run.corpus, run.analyzer, run.listener, check_fields=run.base is None
     )
     check_known(run, tokens.ids)
-    reading = timed("counting", read_by, run, tokens)
-    division = divided(run, reading.data)
-    lexical = timed("lexical score", tuned_lexical, run, tokens, reading, division)
+    data = timed("counting", read_by, run, tokens)
+    division = divided(run, data)
+    lexical = timed("lexical score", tuned_lexical, run, tokens, data, division)
     spellings = spellings_of(run.corpus, tokens)
-    del tokens, reading  # the later stages need the memory
+    del tokens, data  # the later stages need the memory
     rows = timed("rows", prepared_rows, run, lexical, division)
-    learned = timed("learning", learned_part, run, lexical.reading, division, rows)
+    learned = timed("learning", learned_part, run, lexical.data, division, rows)
     memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
     encoder = None
     if given is not None:
         base = None if run.base is None else run.base.encoder.vector_field
-        best, teacher, texts = lexical.reading, run.corpus.encoder, run.evidence.texts
-        prior = encoded_words(teacher, WantedWords(best.data.tfidf.vocabulary, best.analyzer, spellings))
+        best, teacher, texts = lexical.data, run.corpus.encoder, run.evidence.texts
+        prior = encoded_words(teacher, WantedWords(best.tfidf.vocabulary, best.analyzer, spellings))
         run.listener.say("learning word vectors")
-        encoder = timed("word vectors", learned_words, run.streams, run.listener, best.data, given, base, prior)
+        encoder = timed("word vectors", learned_words, run.streams, run.listener, best, given, base, prior)
         if teacher is not None and texts is not None:
             asked = {query: texts[query] for query in run.evidence.query_ids if query in texts}
             run.listener.say(f"computing the vectors of {len(asked):,} training queries")
@@ -365,9 +365,9 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
     lexical, division = stages.lexical, stages.division
     parameters, memory, settings = chosen.parameters, chosen.memory, chosen.lexical
     if run.valid is None and parameters.has_learned:
-        parameters = refitted(run, lexical.reading, division, stages.rows, stages.learned)
+        parameters = refitted(run, lexical.data, division, stages.rows, stages.learned)
     if run.valid is None and memory is not None and not stages.memory.is_kept:
-        memory = memory_of(lexical.reading, run.evidence)
+        memory = memory_of(lexical.data, run.evidence)
     if settings is not None and has_few_queries(run, lexical, division):
         run.listener.say("tuning the lexical score on all the queries")
         if memory is not None and chosen.short is None:
@@ -376,8 +376,8 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
             settings = retuned(run, lexical, division, run.evidence).settings
     given, encoder = chosen.given, stages.encoder
     if run.valid is None and given is not None and encoder is not None:
-        queries = query_set(lexical.reading.data, [run.evidence], lexical.reading.analyzer, None)
-        given = replace(given, words=encoder.taught(queries, lexical.reading.data, run.evidence))
+        queries = query_set(lexical.data, [run.evidence], None)
+        given = replace(given, words=encoder.taught(queries, lexical.data, run.evidence))
     return replace(chosen, parameters=parameters, memory=memory, lexical=settings, given=given)
 
 
@@ -406,7 +406,7 @@ def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
     if encoder is None or weights is None:
         return None
     queries, train = stages.rows.queries, stages.division.split.train
-    words = encoder.taught(queries, stages.lexical.reading.data, train)
+    words = encoder.taught(queries, stages.lexical.data, train)
     return GivenPart(encoder.field, encoder.vectors, words, weights)
 
 
@@ -463,8 +463,7 @@ def _metrics(report: TrainingReport) -> dict[str, Any]:
 
 def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics: dict[str, Any]) -> RankingModel:
     """Return the model of some parts; with the query side only, the encoder of the model to start from stays."""
-    reading, learned, parameters = stages.lexical.reading, stages.learned, parts.parameters
-    data = reading.data
+    data, learned, parameters = stages.lexical.data, stages.learned, parts.parameters
     vocabulary = data.tfidf.vocabulary
     given = parts.given
     factor = np.float32(1.0 if given is None else given.weights.learned)
@@ -474,7 +473,7 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
         view = run.corpus.view.with_weights(run.learned_weights)
         encoder = Encoder(
             view if given is not None else replace(view, vector=""),
-            reading.analyzer,
+            data.analyzer,
             vocabulary,
             run.corpus.tf,
             parameters.V,

@@ -98,7 +98,7 @@ def train_unlabelled(
             if analyzer.config.stemmer
             else "words are taken as they stand: they do not look English; for stems, name their language (--analyzer)"
         )
-    data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
+    data = counted(tokens, analyzer, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
     prior = encoded_words(corpus.encoder, WantedWords(data.tfidf.vocabulary, analyzer, spellings))
     listener.say("learning word vectors")
     problem = clock.timed("word vectors", learned_words, streams, listener, data, given, None, prior)

@@ -91,7 +91,7 @@ def corpus_of(path: Path, evidence: TrainingSet, max_words: int | None = None) -
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     corpus = DocumentSource(path, view, analyzer, max_words=max_words)
     tokens = read_corpus_once(corpus, analyzer, Listener(rejects=RejectLog())).tokens
-    return counted(tokens, TfIdf(vocabulary_of(corpus, tokens)), evidence.document_queries)
+    return counted(tokens, analyzer, TfIdf(vocabulary_of(corpus, tokens)), evidence.document_queries)
 
 
 def problem_of(
@@ -103,7 +103,7 @@ def problem_of(
     known_negatives: bool = False,
 ) -> Problem:
     """Return the arrays of a run on all of the evidence."""
-    queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()), None)
+    queries = query_set(corpus, [evidence], None)
     documents = two_rows(corpus.learned_rows(weights), None)
     return build_problem(corpus, queries, documents, evidence, held_out, known_negatives=known_negatives)
 

@@ -81,7 +81,7 @@ def test_pairs_are_counted_by_what_was_done_with_them(path: Path) -> None:
     pairs += [("water", "pump", "oak"), ("water", "oak", "pump"), (" - ", "oak", "ash")]
     evidence = from_pairs([Pair(*pair) for pair in [*pairs, pairs[0]]])
     corpus = read(path, evidence)
-    queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()), None)
+    queries = query_set(corpus, [evidence], None)
     left_out = {part.reason: (part.count, part.samples) for part in unusable_part(corpus, queries, evidence)}
     assert left_out == {
         "an opposite pair has the same weight or more": (2, ("water",)),
@@ -171,7 +171,7 @@ def test_links_beside_texts_have_their_own_rows(path: Path) -> None:
     assert known == [{"ash", "fire"}, {"oak", "fire"}, {"oak"}, {"pump"}]
     queries = matrix(problem.queries, problem.n_columns)
     np.testing.assert_allclose(queries[:2].todense(), asked_rows(corpus)[:, : problem.n_columns].todense())
-    texts = query_set(corpus, [asked], make_analyzer(AnalyzerConfig()), None).rows.learned[:, : problem.n_columns]
+    texts = query_set(corpus, [asked], None).rows.learned[:, : problem.n_columns]
     np.testing.assert_allclose(queries[2:].todense(), texts.todense())
 
 
@@ -214,7 +214,7 @@ def test_rows_made_in_blocks_are_those_made_at_once(
         return two_rows(learned, None if lexical is None else lexical.documents(counts))
 
     def both() -> tuple[TwoRows, TwoRows]:
-        return in_blocks(5, rows_of), query_set(corpus, [], make_analyzer(AnalyzerConfig()), lexical).rows
+        return in_blocks(5, rows_of), query_set(corpus, [], lexical).rows
 
     at_once = both()
     for block in (2, 4):
@@ -308,7 +308,7 @@ def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:
 
 def test_query_set_of_two_sides(path: Path) -> None:
     sides = [from_pairs([Pair("wood", "oak", "pump")]), from_pairs([Pair("water", "pump", "oak")])]
-    queries = query_set(read(path, sides[0]), sides, make_analyzer(AnalyzerConfig()), None)
+    queries = query_set(read(path, sides[0]), sides, None)
     assert dict(queries.row_of) == {"wood": 0, "water": 1}
     assert queries.rows.learned.shape[0] == 2
 

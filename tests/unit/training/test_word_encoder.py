@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.models.model_folder import load_model, save_model
 from reranker.records import Document
-from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model, train_unlabelled
@@ -108,7 +107,7 @@ def test_words_get_the_direction_of_their_topic_and_queries_teach_others(tmp_pat
     U = problem.U[[word[name] for name, _ in named]]
     nearest = np.argmax(U @ (topics / np.linalg.norm(topics, axis=1, keepdims=True)).T, axis=1)
     assert np.mean(nearest == [topic for _, topic in named]) > 0.95
-    queries = query_set(data, [evidence], make_analyzer(AnalyzerConfig()), None)
+    queries = query_set(data, [evidence], None)
     taught = problem.taught(queries, data, evidence)
     before, after = (table[word["filler1"]] @ topics[0] for table in (problem.U, taught))
     assert after > before + 0.1
@@ -124,7 +123,7 @@ def test_documents_without_a_vector_teach_nothing(tmp_path: Path) -> None:
     data = corpus_of(write_documents(tmp_path / "docs.jsonl", documents), both)
     given = collected(documents)
     problem = encoder_problem(field_of(given, N_DIMS, seeded_rng(5)), given, data, seeded_rng(6))
-    queries = query_set(data, [both], make_analyzer(AnalyzerConfig()), None)
+    queries = query_set(data, [both], None)
     first, second = (problem.taught(queries, data, evidence) for evidence in (both, one))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, problem.U)

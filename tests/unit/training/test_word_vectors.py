@@ -143,7 +143,7 @@ def test_training_queries_teach_with_the_vectors_of_the_encoder(tmp_path: Path) 
     field = field_of(given, 8, seeded_rng(5))
     problem = encoder_problem(field, given, data, seeded_rng(6))
     asked = teacher_vectors(FakeEncoder(), field, texts)
-    queries = query_set(data, [evidence], make_analyzer(parse_analyzer("unicode")), None)
+    queries = query_set(data, [evidence], None)
     taught = replace(problem, asked=asked).taught(queries, data, evidence)
     assert problem.taught(queries, data, evidence) is problem.U, "no relevant document is known"
     row = queries.rows.learned[0]
