@@ -16,7 +16,6 @@ from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import (
-    COVERING,
     MAX_QUERIES,
     LexicalMeasure,
     LexicalTask,
@@ -252,7 +251,7 @@ def _tuned(
 
     def tuned(on: Sequence[LexicalTask], **more: Any) -> dict[str, TunedLexical]:
         rng = run.streams.named("lexical tuning")
-        return searched(run, data, corpus, on, rng, with_coverage=True, **more)
+        return searched(run, data, corpus, on, rng, **more)
 
     of_first = tuned(tasks[:1], start=start)
     if len(tasks) < 2:
@@ -362,8 +361,7 @@ def _sentence(run: TrainingRun, data: TrainingCorpus, tuned: TunedLexical) -> st
     weights = zip(names, tuned.settings.field_weights, strict=True)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
     value = f": MAP {np.mean(tuned.values):.4f} on the training queries" if tuned.values else ""
-    form = COVERING if tuned.settings.coverage else tuned.settings.form
-    return f"the best lexical score found is {form} (weights of fields {named}){value}"
+    return f"the best lexical score found is {tuned.settings.form} (weights of fields {named}){value}"
 
 
 def with_factor(settings: LexicalSettings, factor: float | None) -> LexicalSettings:
