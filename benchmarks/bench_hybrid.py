@@ -51,7 +51,7 @@ from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
 from reranker.rerank.search import NearestDocuments
 from reranker.tables import read_links
-from reranker.training import DocumentSource, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, from_links, train_model
 
 DEPTH = 100
 N_WORDS = (2, 3, 5, 10)
@@ -148,8 +148,7 @@ def trained(folder: Path, path: Path | None) -> RankingModel:
         return load_model(path)
     links = from_links(list(read_links(folder / "links_train.tsv.gz")))
     valid = from_links(list(read_links(folder / "links_valid.tsv.gz")))
-    config = TrainConfig(queries="mixed")
-    return train_model(DocumentSource(folder / "docs_en.jsonl.gz"), links, config, valid=valid)[0]
+    return train_model(DocumentSource(folder / "docs_en.jsonl.gz"), links, valid=valid)[0]
 
 
 def main() -> None:

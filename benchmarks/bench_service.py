@@ -370,7 +370,7 @@ def on_cppdocs(options: argparse.Namespace, work: Path) -> None:
     docs = folder / "docs_en.jsonl.gz"
     texts = texts_of(docs)
     split = random_split(folder, texts)
-    model, _ = trained(folder, split, "mixed", options)
+    model, _ = trained(folder, split, options)
     with service_over(docs, model, work, "cppdocs") as (engine, service):
         if "speed" in options.parts:
             speed(options, model, service, texts)

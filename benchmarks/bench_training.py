@@ -131,7 +131,7 @@ def read_data(folder: Path) -> Data:
     vocabulary = tokens.vocabulary()
     wanted = {*train.query_ids, *valid.query_ids}
     corpus = counted(tokens, analyzer, TfIdf(vocabulary, "log"), wanted)
-    split = split_training_set(train, valid, corpus.ids, "links", np.random.default_rng(0))
+    split = split_training_set(train, valid, corpus.ids, np.random.default_rng(0))
     queries = query_set(corpus, [train, valid], None)
     documents = two_rows(corpus.learned_rows(view.weights), None)
     task = valid.task(split.pool, train.links(), set(corpus.query_row_of))
@@ -193,8 +193,8 @@ def curve(
 
 def convergence(data: Data, sizes: Sizes, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Return the curves of the recipes and how much earlier the default reaches the others' last MAP."""
-    config = TrainConfig(queries="document", dim=sizes.dim)
-    default = schedule_of(config, queries_are_texts=False, unseen_documents=False)
+    config = TrainConfig(dim=sizes.dim)
+    default = schedule_of(config, queries_are_texts=False, unseen_documents=False, only_whole=True)
     curve(data, default, sizes.dim, 1, 1.0)  # compiles the kernels
     found: dict[str, Any] = {"default": curve(data, default, sizes.dim, sys.maxsize, sizes.default_seconds)}
     print_curve("default", found["default"])

@@ -46,6 +46,8 @@ from reranker.training import DocumentSource, TrainConfig, from_links, train_mod
 
 GROUP, GROUP_WORDS, OF_GROUP, OF_ALL, RARE = 100, 50, 20, 30, 25
 FREQUENT_WORDS, FEATURES = 100_000, 30_000
+VALID_EVERY = 10
+"""One of so many links is for validation."""
 JOBS = ("train", "index", "restricted", "cfh-1", "cfh-5")
 
 
@@ -132,8 +134,11 @@ def study(job: str, n_documents: int, steps: int) -> dict[str, Any]:
 def train(folder: Path) -> None:
     """Train on the most frequent words and write the model."""
     corpus = DocumentSource(folder / "docs.jsonl", TextView.parse(["text"]), max_words=FEATURES)
-    config = TrainConfig(queries="document", generalise="links", epochs=2)
-    model, _ = train_model(corpus, from_links(read_links(folder / "links.tsv")), config)
+    config = TrainConfig(epochs=2)
+    links = list(read_links(folder / "links.tsv"))
+    valid = links[::VALID_EVERY]
+    del links[::VALID_EVERY]
+    model, _ = train_model(corpus, from_links(links), config, valid=from_links(valid))
     save_model(model, folder / "model")
 
 

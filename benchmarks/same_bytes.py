@@ -56,6 +56,8 @@ HELP = "help"
 """Steps of this group print help texts."""
 SEED = 11
 TOPICS, DOCUMENTS, QUERIES = 8, 240, 96
+KNOWN = 190
+"""Documents of the links that a model for new documents learns from."""
 START = datetime(2025, 6, 1, tzinfo=UTC)
 """When the made logs begin."""
 
@@ -178,6 +180,7 @@ def train(name: str, more: str, data: str = "links", *, warm: bool = False, kill
     """Return a training on the made corpus whose model is digested; ``train NAME`` writes models/NAME."""
     of = {
         "links": "--links made/links_train.tsv --valid made/links_valid.tsv",
+        "new": "--links made/links_known.tsv --valid made/links_new.tsv",
         "qrels": "--qrels made/qrels_train.tsv --query-file made/queries.tsv",
         "pairs": "--pairs made/pairs.tsv",
     }[data]
@@ -187,20 +190,19 @@ def train(name: str, more: str, data: str = "links", *, warm: bool = False, kill
 
 
 TRAININGS = (
-    train("links", "--epochs 4 --json", warm=True),
-    train("document", "--queries document --epochs 3 --seed 5"),
-    train("keywords", "--queries keywords:4 --epochs 3 --generalise links --json"),
-    train("documents", "--generalise documents --epochs 3 --json"),
-    train("rows", "--fields title,text^2 --epochs 3 --json"),
+    train("links", "--json", warm=True),
+    train("bigrams", "--analyzer unicode,bigrams --seed 5"),
+    train("documents", "--json", "new"),
+    train("rows", "--fields title,text^2 --json"),
     train(
         "stemmed",
-        "--analyzer unicode,stem=english,stop=english --fields title^2,text --html --epochs 2 --json",
+        "--analyzer unicode,stem=english,stop=english --fields title^2,text --html --json",
     ),
-    train("judgements", "--epochs 3 --json", "qrels", warm=True),
-    train("judgements-valid", "--epochs 3 --valid made/qrels_valid.tsv", "qrels"),
-    train("pairs", "--epochs 3 --json", "pairs"),
-    train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
-    train("resumed", "--epochs 30 --json", kill_at="models/resumed.checkpoint/state.json"),
+    train("judgements", "--json", "qrels", warm=True),
+    train("judgements-valid", "--valid made/qrels_valid.tsv", "qrels"),
+    train("pairs", "--json", "pairs"),
+    train("warm-start", "--warm-start models/links --json", "pairs"),
+    train("resumed", "--json", kill_at="models/resumed.checkpoint/state.json"),
 )
 
 EVALUATING = "evaluate --docs made/docs.jsonl --model models/"
@@ -215,7 +217,7 @@ EVALUATIONS = (
     ),
     Step(
         "evaluate keywords",
-        f"{EVALUATING}keywords {OF_LINKS} --queries keywords:5 --baselines tfidf --pool made/pool.txt",
+        f"{EVALUATING}links {OF_LINKS} --queries keywords:5 --baselines tfidf --pool made/pool.txt",
     ),
     Step(
         "evaluate judgements",
@@ -276,8 +278,8 @@ INDEXING = (
     Step("rollback", f"rollback {DOCS} --force --json"),
     Step("gc plan", f"gc {DOCS} --keep 0 --dry-run"),
     Step("gc", f"gc {DOCS} --keep 0 --json", INDEX),
-    Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/keywords --rebuild --json", INDEX),
-    Step("search keywords", f'search "ask1w3 common7" {DOCS} --model models/keywords --json --explain'),
+    Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/documents --rebuild --json", INDEX),
+    Step("search rebuilt", f'search "ask1w3 common7" {DOCS} --model models/documents --json --explain'),
 )
 
 SCRIPTS = tuple(
@@ -373,7 +375,7 @@ CLICKS = (
 )
 
 SHOP = "--engine tantivy:./shop --index shop"
-RETRAIN = f"retrain {SHOP} --clicks logs/shop.jsonl --epochs 3"
+RETRAIN = f"retrain {SHOP} --clicks logs/shop.jsonl"
 RETRAINING = (
     Step("shop", f"index made/docs.jsonl {SHOP} --model models/links --json"),
     Step(
@@ -397,7 +399,7 @@ WORDS = (
     Step("words similar", "words similar tell3w4 --model models/links --n 8 --json"),
     Step(
         "words similar shown",
-        "words similar ask2w1 --model models/document --of queries --by cosine --min-documents 1 --picture near.svg",
+        "words similar ask2w1 --model models/bigrams --of queries --by cosine --min-documents 1 --picture near.svg",
         ("near.svg",),
     ),
     Step("words pairs", 'words pairs --query "ask2w1 common5" --model models/links --json'),
@@ -431,7 +433,7 @@ TASKS = (
 
 STEPS = (*TRAININGS, *EVALUATIONS, *INDEXING, *SCRIPTS, *REMOTE, *CLICKS, *RETRAINING, *WORDS, *TASKS)
 
-LEARNING = "--dim 20 --epochs 3 --json"
+LEARNING = "--dim 20 --json"
 REAL = (
     Step(
         "real links",
@@ -526,9 +528,11 @@ def make_corpus(folder: Path, rng: np.random.Generator) -> list[str]:
     write(folder / "body.json", as_lines([body]))
 
     pairs = [(one, other) for one in range(DOCUMENTS) for other in range(one % TOPICS, DOCUMENTS, TOPICS)]
-    links = [f"d{one:03}\td{other:03}" for one, other in rng.permutation([p for p in pairs if p[0] != p[1]])[:800]]
-    for name, part in (("train", links[:600]), ("valid", links[600:680]), ("test", links[680:])):
-        write(folder / f"links_{name}.tsv", part)
+    linked = rng.permutation([p for p in pairs if p[0] != p[1]])[:800].tolist()
+    known, new = ([link for link in linked if {n >= KNOWN for n in link} == {side}] for side in (False, True))
+    sides = {"train": linked[:600], "valid": linked[600:680], "test": linked[680:], "known": known, "new": new}
+    for name, part in sides.items():
+        write(folder / f"links_{name}.tsv", (f"d{one:03}\td{other:03}" for one, other in part))
 
     queries = [
         f"ask{n % TOPICS}w{n // TOPICS % 6} ask{n % TOPICS}w{rng.integers(6)} common{n % 40}" for n in range(QUERIES)

@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py --json benchmarks/results/scale.json [--sizes 10000,30000,100000] [--work FOLDER]
 
-train: `ssi train --queries document`, otherwise with its defaults, on n documents and 20 n links; seconds, processor
+train: `ssi train` with its defaults on n documents and 20 n links; seconds, processor
 seconds, the most memory resident, and MAP on the sample of `scale_data` (`ssi evaluate`) beside the true model's.
 encode: text to Vd by the trained model, documents a processor second of one thread.
 
@@ -70,7 +70,7 @@ def train(folder: Path, truth: Mapping[str, float], options: argparse.Namespace)
     """Return what training costs and what the model finds."""
     docs, model = str(folder / "docs.jsonl"), str(folder / "model")
     links = [str(folder / f"links_{part}.tsv") for part in ("train", "valid", "sample")]
-    learning = ["--docs", docs, "--links", links[0], "--valid", links[1], "--queries", "document"]
+    learning = ["--docs", docs, "--links", links[0], "--valid", links[1]]
     trained = ssi("train", *learning, "--seed", str(options.seed), "--model", model)
     asking = ["--links-test", links[2], "--known", links[0], "--known", links[1], "--baselines", "bm25"]
     tested = ssi("evaluate", "--docs", docs, *asking, "--model", model)

@@ -64,10 +64,10 @@ def main() -> None:
     def note(title: str, _done: int, _total: int | None) -> None:
         phases[title] = max(phases.get(title, 0.0), resident("VmHWM"))
 
-    config = TrainConfig(dim=dim, epochs=2, generalise="links")
-    links = from_links(read_links(folder / "links_train.tsv.gz"))
+    config = TrainConfig(dim=dim, epochs=2)
+    links, valid = (from_links(read_links(folder / f"links_{side}.tsv.gz")) for side in ("train", "valid"))
     corpus = DocumentSource(folder / "docs_en.jsonl.gz")
-    train_model(corpus, links, config, listener=Listener(progress=note))
+    train_model(corpus, links, config, valid=valid, listener=Listener(progress=note))
     peak = resident("VmHWM")
     print(
         json.dumps(

@@ -3,9 +3,9 @@
     python benchmarks/unseen_documents.py [--full] [--only NAME;NAME] [--split documents|links] [--out FILE]
 
 On data/cppdocs (SSI_DATA): trained on links inside docs_train_ids, tested on links inside docs_test_ids with the
-second as pool (``--split links``: on links_train, tested on links_test over all documents, as a check that nothing is
-lost there). By default each part is 900 documents; ``--full`` takes all. Each variant is
-trained as `ssi train` does: a first run that validation stops, a second on everything. The lexical part is that of
+second as pool (``--split links``: on links_train and links_valid, tested on links_test over all documents, as a check
+that nothing is lost there). By default each part is 900 documents; ``--full`` takes all. Each variant is trained as
+`ssi train` does: a first run that validation stops, a second on everything. The lexical part is that of
 `tune_lexical`, the same for all. Printed are MAP over the test queries (whole documents) and the paired test
 against the first variant, ``low_rank`` of 100 dimensions, the default; ``lexical`` learns nothing. Results of version
 0.1 in ``results/`` also hold other classes of models, which that version could train.
@@ -90,24 +90,23 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
         learned = [link for link in links if train_ids.issuperset(link)]
         asked = [link for link in links if test_ids.issuperset(link)]
         pool = test_ids
+        split = split_training_set(from_links(learned), None, train_ids, rng)
     else:
         pool = train_ids | test_ids
-        learned, asked = (
+        train, valid, asked = (
             [link for link in read_links(folder / f"links_{side}.tsv.gz") if pool.issuperset(link)]
-            for side in ("train", "test")
+            for side in ("train", "valid", "test")
         )
+        learned = [*train, *valid]
+        split = split_training_set(from_links(train), from_links(valid), pool, rng)
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     path = folder / "docs_en.jsonl.gz"
     tokens = read_corpus_once(DocumentSource(path, view, analyzer), analyzer, Listener()).tokens
     vocabulary = tokens.vocabulary()
     wanted = {source for source, _ in [*learned, *asked]}
     corpus = counted(tokens, analyzer, TfIdf(vocabulary, "log"), wanted)
-    evidence = from_links(learned)
-    split = split_training_set(
-        evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng
-    )
     lexical = tuned_rows(corpus, split, rng)
-    queries = query_set(corpus, [evidence], lexical)
+    queries = query_set(corpus, [from_links(learned)], lexical)
     documents = two_rows(corpus.learned_rows((1.0, 1.0)), lexical.documents(corpus.counts))
     known = [] if by_documents else learned
     task = link_task(asked, known, pool, query_ids=sorted({source for source, _ in asked}))
@@ -131,7 +130,7 @@ def tuned_rows(corpus: TrainingCorpus, split: Split, rng: np.random.Generator) -
 def context_of(data: Data, config: TrainConfig, final: bool) -> TrainingContext:
     """Return what a model learns from: the first run with validation, or the second on everything."""
     corpus, evidence = data.corpus, from_links(data.links) if final else data.split.train
-    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen)
+    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=data.is_unseen, only_whole=True)
     used = {d for link in data.links for d in link} if data.is_unseen else set(corpus.ids)
     held_out = set(corpus.ids) - used | (set() if final else set(data.split.held_out))
     problem = build_problem(corpus, data.queries, data.documents, evidence, held_out)
@@ -171,7 +170,7 @@ def by_product(**changes: Any) -> Callable[[Data, int], tuple[Values, int, str]]
     """Return a variant that the product learns."""
 
     def run(data: Data, seed: int) -> tuple[Values, int, str]:
-        config = TrainConfig(queries="document", seed=seed, **changes)
+        config = TrainConfig(seed=seed, **changes)
         validated, everything = (context_of(data, config, final) for final in (False, True))
         first = fit_low_rank(validated)
         final = fit_low_rank(everything, first) if first.has_learned else first
@@ -191,7 +190,7 @@ def correlated(data: Data, seed: int) -> tuple[Values, int, str]:
 
     As the paper prints it: the margin against q.d of weight 1, uniform negatives, no dropout and no validation.
     """
-    config = TrainConfig(queries="document", seed=seed)
+    config = TrainConfig(seed=seed)
     last = context_of(data, config, True)
     problem, n = last.problem, last.problem.n_columns
     pool = problem.negatives.pool

@@ -22,6 +22,7 @@ FORM_CHOSEN: Final = (
 FIXED: Final = "its value is fixed"
 EVERY_WORD: Final = "the vocabulary has every word of the documents"
 SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
+EPOCHS: Final = "validation chooses the epoch; in Python, TrainConfig(epochs=...) limits their number"
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
     "train": {
@@ -37,7 +38,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "query_dropout": FIXED,
         "document_dropout": SEARCHED,
         "init_std": FIXED,
-        "patience": "--epochs limits how long is trained, and validation chooses the epoch",
+        "patience": EPOCHS,
         "threads": "training is always reproducible, with one thread",
         "max_rows": EVERY_WORD,
         "tf": "words always count by the logarithm of their number",
@@ -56,8 +57,13 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "compare": JUDGED_ONCE,
         "no_compare": JUDGED_ONCE,
         "allow_worse": JUDGED_ONCE,
+        "epochs": EPOCHS,
+        "queries": "whole documents and a few words of them are always queries (with an analyzer with bigrams, only "
+        "whole documents)",
+        "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
+        "trained for new documents",
     },
-    "retrain": {"rate": SEARCHED},
+    "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 

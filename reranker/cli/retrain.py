@@ -134,11 +134,6 @@ _retrain_options = common.all_of(
         RetrainSettings, "docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"
     ),
     common.id_field_option,
-    common.setting(
-        TrainConfig,
-        "epochs",
-        help="Maximum number of passes over the training preferences; validation chooses the best one.  [default: 10]",
-    ),
     common.setting(TrainConfig, "seed", help="Seed of all random numbers."),
     common.write_store_option,
     common.setting(
@@ -258,7 +253,7 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
         "dry_run",
     )
     return RetrainSettings(
-        train=TrainConfig(epochs=options["epochs"], seed=options["seed"]),
+        train=TrainConfig(seed=options["seed"]),
         pairs=PairConfig(**strategy),
         gate=GateConfig(options["margin"], options["confidence"], min_clusters=options["min_people"]),
         newest=Newest.parse(options["newest"]),

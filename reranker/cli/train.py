@@ -20,7 +20,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
-from reranker.training.config import GENERALISE, TrainConfig
+from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
@@ -45,7 +45,7 @@ EXAMPLES = """\b
 Examples:
   ssi train --docs docs.jsonl.gz --links links.tsv --model model/
   ssi train --docs docs.jsonl --links links.tsv --model model/ --report report.html
-  ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
+  ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --model model/
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
   ssi train --docs docs.jsonl --vector-field embedding --model model/
   ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
@@ -68,19 +68,6 @@ Examples:
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation data, in the format of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
 @common.setting(TrainConfig, "dim", help="Number of dimensions of a vector.")
-@common.setting(
-    TrainConfig,
-    "queries",
-    metavar="KIND",
-    help="How the source document of a link is used as a query. document: whole; keywords:K: K of its words; mixed: "
-    "both, with a separate matrix U for queries of up to 10 words.",
-)
-@common.setting(
-    TrainConfig,
-    "generalise",
-    type=click.Choice(GENERALISE),
-    help="Goal of the split: rank documents not seen in training, or find new links between known documents.",
-)
 @click.option(
     "--fields",
     default="title,text",
@@ -126,12 +113,6 @@ Examples:
     "of words and training queries. The model does not need it.",
 )
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@common.setting(
-    TrainConfig,
-    "epochs",
-    help="Maximum number of passes over the training preferences; validation chooses the best one.  [default: 10, or "
-    "30 if all queries are keywords]",
-)
 @common.setting(TrainConfig, "seed", help="Seed of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from. Its vocabulary and fields are kept.")
 @click.option(

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from reranker.config import check_ranges, parse_keywords
+from reranker.config import check_ranges
 from reranker.errors import ConfigError
 
-GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 AUTO_OR_ON = ("auto", "on")
 EPOCHS = 10
 """Epochs at most; validation chooses the best one."""
-KEYWORD_EPOCHS = 30
-"""The same if all queries are keywords: each epoch draws other words of a document."""
 IDENTITY_SCALE = 4.0
 """a, the weight of q.d against the margin of 1 while learning: fixed.
 
@@ -48,8 +45,6 @@ VECTOR_DIMS = 128
 """Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share"}
 """Names of settings in manifests and checkpoints, where they differ."""
-QUERY_KINDS = ("mixed", "document")
-"""Forms of a link's source as a query, besides ``keywords:K``."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +59,10 @@ class TrainConfig:
 
     dim: int = 100
     """N, the dimensions of a vector."""
-    queries: str = "mixed"
-    """How the source document of a link is used as a query: ``document``, ``keywords:K`` (about K words), ``mixed``."""
-    generalise: str = "auto"
-    """{'auto', 'documents', 'links'}: Whether the model is for documents that it was not trained on (word dropout, few
-    epochs; validated on held-out documents), or for links of known ones. ``auto``: decided by the validation links."""
     seed: int = 0
     """Seed of all random numbers."""
     epochs: int | None = None
-    """Epochs at most; None: `EPOCHS`, or `KEYWORD_EPOCHS`. Validation chooses how many of them count."""
+    """Epochs at most; None: `EPOCHS`. Validation chooses how many of them count."""
     memory: str = "auto"
     """{'auto', 'off'}: Whether documents remember the training queries that they are relevant to, or the pages that
     link to them, as words of one more field in the lexical part. ``auto``: unless held-out queries show it to be
@@ -88,11 +78,9 @@ class TrainConfig:
     from."""
 
     def __post_init__(self) -> None:
-        _one_of("generalise", self.generalise, GENERALISE)
         _one_of("memory", self.memory, AUTO_OR_OFF)
         _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
         _one_of("learned_part", self.learned_part, AUTO_OR_ON)
-        parse_query_kind(self.queries)
         check_ranges(self, **self.RANGES)
 
 
@@ -126,48 +114,43 @@ class Schedule:
     """Largest number of steps of an epoch; None: only the limits of `reranker.training.trainer.steps_of` apply."""
 
 
-# "texts" are whole queries of people.
-_QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
-_MIXED_SHARE = 0.7
-_MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
-_MIXED_SHARE_APART = 0.25  # share of V's steps that learn for short queries, which have a U of their own
-_MIXED_WORDS = (1, 10)
-
-
-def parse_query_kind(text: str) -> tuple[float, int, int]:
-    """Return (share of keyword queries, least, most words) of ``mixed``, ``document``, ``keywords:K`` (K/3 to 3K/2)."""
-    n_words = parse_keywords(text, QUERY_KINDS)
-    if n_words is not None:
-        return 1.0, math.ceil(n_words / 3), math.ceil(n_words * 1.5)
-    return (_MIXED_SHARE, *_MIXED_WORDS) if text == "mixed" else (0.0, 1, 1)
+_QUERY_DROPOUT = 0.5  # of documents as queries; texts of people are read whole
+_SHARE_BESIDE_TEXTS = 0.7
+_SHARE_APART = 0.25  # share of V's steps that learn for short queries, which have a U of their own
+_FEW_WORDS = (1, 10)
 
 
 def schedule_of(
-    config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool, links_beside: bool = False
+    config: TrainConfig,
+    *,
+    queries_are_texts: bool,
+    unseen_documents: bool,
+    links_beside: bool = False,
+    only_whole: bool = False,
 ) -> Schedule:
     """Return the numbers of a run by its settings and its evidence.
 
-    If there are links as well as queries that are texts, the documents among the queries are cut to keywords and get
-    dropout as for links; dropout spares short queries.
+    The source document of a link is a query as a whole and, unless ``only_whole``, by a few of its words. Both need
+    different maps, so that short queries get a U of their own. If there are links as well as queries that are texts
+    (``links_beside``), there is one U; dropout then spares short queries.
     """
-    kind = config.queries.partition(":")[0]
-    query_dropout = _QUERY_DROPOUT["texts" if queries_are_texts and not links_beside else kind]
     only_texts = queries_are_texts and not links_beside
-    share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
-    if unseen_documents and config.queries == "mixed":
-        share = _MIXED_SHARE_UNSEEN
-    # Whole documents and a few words need different maps: short queries get a U of their own.
-    apart = config.queries == "mixed" and not only_texts and not links_beside
+    has_few_words = not only_texts and not only_whole
+    apart = has_few_words and not links_beside
+    share = 0.0
     if apart:
-        share = 0.0 if unseen_documents else _MIXED_SHARE_APART
+        share = 0.0 if unseen_documents else _SHARE_APART
+    elif has_few_words:
+        share = _SHARE_BESIDE_TEXTS
+    least, most = _FEW_WORDS if has_few_words else (1, 1)
 
     return Schedule(
-        epochs=config.epochs or (KEYWORD_EPOCHS if share == 1 else EPOCHS),
+        epochs=config.epochs or EPOCHS,
         rate_start=RATE,
         identity_scale=TEXT_IDENTITY_SCALE if only_texts else IDENTITY_SCALE,
         max_norm=MAX_NORM,
         max_trials=MAX_TRIALS,
-        query_dropout=query_dropout,
+        query_dropout=0.0 if only_texts else _QUERY_DROPOUT,
         document_dropout=DOCUMENT_DROPOUT,
         init_u=1.0 / math.sqrt(config.dim),
         keyword_share=share,

@@ -31,7 +31,7 @@ MAX_DOCUMENTS = 20_000
 N_BEST = 100
 """Documents of the highest lexical score among which scores are compared."""
 VALIDATION_WORDS = 5
-"""Words of a validation query where training mixes documents and 1 to 10 words."""
+"""Words of a short validation query; training draws 1 to 10 words."""
 
 
 class Validator:
@@ -238,7 +238,7 @@ def validators_of(
         kinds.append((rows_of(queries), documents.part(places), False))
     if share > 0:
         asked, ranked = (queries, documents) if short is None else (short.queries, short.documents)
-        words = cut_to_keywords(rows_of(asked), keywords_of(schedule), rng)
+        words = cut_to_keywords(rows_of(asked), VALIDATION_WORDS, rng)
         kinds.append((words, ranked.part(places), share < 1))
     a, judged_only = schedule.identity_scale, split.valid.judged_only
     validators = [
@@ -249,11 +249,6 @@ def validators_of(
         of_memory = validators[0].scores_of(short.documents.part(places))
         validators[0].lexical_scores += np.float32(short.weight) * of_memory
     return validators
-
-
-def keywords_of(schedule: Schedule) -> int:
-    """Return how many words a keyword query of validation has."""
-    return VALIDATION_WORDS if schedule.keyword_share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
 
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)

@@ -26,7 +26,7 @@ from reranker.lexical.tuning import (
 from reranker.text.analyzers import make_analyzer
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.tokens import DocumentTokens
-from reranker.training.context import keywords_of, validators_of
+from reranker.training.context import VALIDATION_WORDS, validators_of
 from reranker.training.problem import QuerySet, TwoRows
 from reranker.training.reading import TrainingCorpus, counted, vocabulary_of
 from reranker.training.run import Division, TrainingRun
@@ -169,11 +169,9 @@ def tuning_tasks(
         return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
     task = tuning_task(evidence.links(), data.ids, pool)
     asked, documents = rows_of(task.query_ids), rows_of(task.document_ids)
-    tasks = []
-    if schedule.keyword_share < 1:
-        tasks.append(LexicalTask(task, corpus.document_queries(asked), documents))
+    tasks = [LexicalTask(task, corpus.document_queries(asked), documents)]
     if schedule.keyword_share > 0 or schedule.short_apart:
-        words = corpus.keyword_queries(asked, task.query_ids, keywords_of(schedule), run.config.seed, vocabulary)
+        words = corpus.keyword_queries(asked, task.query_ids, VALIDATION_WORDS, run.config.seed, vocabulary)
         tasks.append(LexicalTask(task, words, documents))
     return tasks
 

@@ -150,12 +150,11 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
             "users to see a difference before there is more training data."
         )
     elif test is not None and test.difference < 0:
-        others = ", or another --queries or --generalise" if report.evidence.train.texts is None else ""
-        yield f"The {choice.lexical.name} is better: use that ranking, or give more links, judgments or clicks{others}."
+        yield f"The {choice.lexical.name} is better: use that ranking, or give more links, judgments or clicks."
     if result.history and result.best_epoch == result.history[-1].number and choice.form.learned:
         yield (
             f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may improve with "
-            f"--epochs {2 * result.best_epoch}."
+            f"TrainConfig(epochs={2 * result.best_epoch}) in Python."
         )
 
 

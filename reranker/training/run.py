@@ -156,24 +156,22 @@ class Division:
 
 
 def divided(run: TrainingRun, data: TrainingCorpus) -> Division:
-    """Return the evidence split for validation; `ConfigError` for keyword queries by an analyzer with bigrams."""
-    split = split_training_set(run.evidence, run.valid, data.ids, run.config.generalise, run.streams.named("split"))
+    """Return the evidence split for validation.
+
+    Where the analyzer has bigrams, only whole documents are queries: words drawn at random are no bigrams.
+    """
+    split = split_training_set(run.evidence, run.valid, data.ids, run.streams.named("split"))
     choosing, judging, judged_apart = part_to_judge_by(split.valid, data.row_of, run.streams.named("judging"))
     schedule = schedule_of(
         run.config,
         queries_are_texts=run.evidence.texts is not None,
         unseen_documents=split.unseen_documents,
         links_beside=bool(run.evidence.linked),
+        only_whole=run.evidence.texts is None and run.base is None and run.analyzer.config.bigrams,
     )
     if run.base is not None:
         identity = identity_scale_of(
             run.base, query_side_only=run.config.query_side_only, asks_texts=run.evidence.texts is not None
         )
         schedule = replace(schedule, identity_scale=identity)
-    with_bigrams = run.base is None and run.analyzer.config.bigrams
-    if with_bigrams and run.evidence.texts is None and schedule.keyword_share:
-        raise ConfigError(
-            "words drawn from a document at random are no bigrams: with the analyzer option bigrams give --queries "
-            "document, or leave the option out"
-        )
     return Division(split, replace(split, valid=choosing), judging, judged_apart, schedule)

@@ -424,28 +424,20 @@ def folds_of(texts: Mapping[str, str], n_folds: int, rng: np.random.Generator) -
 
 
 def split_training_set(
-    evidence: TrainingSet,
-    valid: TrainingSet | None,
-    documents: Collection[str],
-    generalise: str,
-    rng: np.random.Generator,
+    evidence: TrainingSet, valid: TrainingSet | None, documents: Collection[str], rng: np.random.Generator
 ) -> Split:
     """Return the evidence split for validation.
 
     Validation evidence that is given is used unchanged. Otherwise a fifth of the documents is held out with the links
-    among them (``documents``; also ``auto`` if that leaves at least 100 validation links), or else a part of the links
-    or queries, see `HELD_OUT_SHARE`.
+    among them, if these are at least 100 links, or else a part of the links or queries, see `HELD_OUT_SHARE`.
     """
     ids = frozenset(documents)
     if valid is not None:
-        return _given(evidence, valid, ids, generalise)
+        return _given(evidence, valid, ids)
     if evidence.texts is not None:
         return _by_query(evidence, ids, rng)
-    if generalise != "links":
-        split = _by_document(evidence, ids, rng)
-        if generalise == "documents" or len(split.valid.preferences) >= MIN_VALIDATION:
-            return split
-    return _by_link(evidence, ids, rng)
+    split = _by_document(evidence, ids, rng)
+    return split if len(split.valid.preferences) >= MIN_VALIDATION else _by_link(evidence, ids, rng)
 
 
 def _share(n: int) -> float:
@@ -466,13 +458,12 @@ def _documents_of(evidence: TrainingSet) -> set[str]:
     return {links.ids[number] for number in distinct(np.concatenate(sides))}
 
 
-def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
+def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str]) -> Split:
     """Return the split with given validation evidence; its links show whether unseen documents are searched for."""
     unseen = evidence.texts is None and asks_for_unseen(evidence, valid)
-    kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
     # The links of unseen documents are ranked among themselves: the pool is the documents unknown to training.
     unknown = ids - _documents_of(evidence) if unseen else frozenset()
-    return Split(kind, evidence, valid, unknown, unknown or ids)
+    return Split("documents" if unseen else "given", evidence, valid, unknown, unknown or ids)
 
 
 def _by_document(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:

@@ -65,7 +65,7 @@ def test_the_alias_answers_after_a_rollover_and_a_changed_analyzer_is_noticed(
     analyzer = next(word for word in note.split() if word.startswith("engine:"))
     assert analyzer.startswith(f"engine:{ALIAS}/")
     Path("links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(DOCUMENTS)), encoding="utf-8")
-    run(f"ssi train --links links.tsv --analyzer {analyzer} --dim 4 --epochs 1")
+    run(f"ssi train --links links.tsv --analyzer {analyzer} --dim 4")
     roll_over(engine, 2, ["lowercase"])
     assert "was changed after the training" not in run("ssi revectorize").stderr
     roll_over(engine, 3, ["lowercase", "stop"])

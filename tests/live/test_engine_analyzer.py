@@ -118,6 +118,6 @@ def test_the_commands_answer(shop: Shop, tmp_path: Path, monkeypatch: pytest.Mon
     fitted = run("calibrate", *model, *judgments, "--dry-run", "--json")
     assert fitted["n_queries"] == len(shop.queries)
     log = shop.log(tmp_path / "log", impressions=600)
-    options = ["--models", str(shop.models), "--epochs", "2"]
+    options = ["--models", str(shop.models)]
     result = run("retrain", "--clicks", str(log.folder), *options, "--dry-run", "--json")
     assert result["candidate"]

@@ -175,7 +175,7 @@ def fill_site(path: Path, admin: Engine) -> None:
     (path / "qrels.tsv").write_text("".join(f"q{k}\t{ids[k]}\t1\n" for k in range(40)))
 
 
-RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log", "--epochs", "4"]
+RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log"]
 WITHOUT_INDEX = ("scripts", "clicks", "interleave")
 READING = {
     "search": ["search", "word1 word2", "--model", "model", "--deadline-ms", "60000"],

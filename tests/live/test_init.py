@@ -57,7 +57,7 @@ def test_from_an_index_to_reranked_hits_and_back(
     pairs = itertools.pairwise(DOCUMENTS)
     Path("links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     train, revectorize, *_ = report["next"]
-    run(f"{train.partition('#')[0]} --dim 4 --epochs 1")
+    run(f"{train.partition('#')[0]} --dim 4")
     run(revectorize)
     found = json.loads(run("ssi search 'word1 word2' --json"))
     assert found["reranked"] and found["n_encoded"] == 0 and found["hits"]

@@ -244,8 +244,6 @@ def test_the_log_of_the_engine_itself(shop: Shop, tmp_path: Path) -> None:
                 names[1],
                 "--clicks",
                 str(tmp_path / "kept"),
-                "--epochs",
-                "4",
                 "--json",
                 "--report",
                 str(tmp_path / "report.html"),

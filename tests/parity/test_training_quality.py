@@ -23,7 +23,7 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     folder = ssi_data / "cppdocs"
     documents = folder / "docs_en.jsonl.gz"
     train, valid, test = (list(read_links(folder / f"links_{part}.tsv.gz")) for part in ("train", "valid", "test"))
-    config = TrainConfig(dim=50, queries="document", epochs=5)
+    config = TrainConfig(dim=50, epochs=5)
     model, report = train_model(
         DocumentSource(documents),
         from_links(train),

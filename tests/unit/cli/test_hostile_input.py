@@ -108,7 +108,6 @@ CASES: list[tuple[Sequence[str], int, Sequence[str]]] = [
     ),
     (("train", "--docs", "docs.jsonl", "--model", "new"), 2, ("--links", "--qrels", "--pairs")),
     (("train", "--docs", "docs.jsonl", "--model", "new", "--links", "links.tsv", "--dim", "0"), 2, ("dim",)),
-    (("train", "--docs", "docs.jsonl", "--model", "new", "--links", "links.tsv", "--queries", "x"), 2, ("queries",)),
     (("train", "--docs", "docs.jsonl", "--model", "new", "--links", "links.tsv", "--fields", "a..b"), 2, ("a..b",)),
     ((*EVALUATE, "strangers.tsv"), 3, ("100% of the 2 test links cannot be used", "unknown query id (who, you)")),
     ((*EVALUATE, "strangers.tsv", "--allow-partial"), 3, ("no query is left", "source is no known document")),
@@ -207,8 +206,6 @@ def test_unknown_ids_in_links_are_counted_and_the_others_used(place: Place) -> N
         "mixed",
         "--dim",
         "4",
-        "--epochs",
-        "1",
     )
     assert result.exit_code == 8, result.stderr
     assert "left out: 1 unknown query id (who)" in result.stderr

@@ -107,7 +107,7 @@ def test_no_option_restates_the_default_of_a_field() -> None:
     assert [each for each in restated if each.split()[1] not in NOT_OF_SETTINGS] == []
 
 
-NOT_OF_SETTINGS = {"seed", "threads", "queries"}
+NOT_OF_SETTINGS = {"seed", "threads"}
 """Parameters that other commands have too, for what is no setting of these classes (the seed of a resampling)."""
 
 

@@ -29,8 +29,6 @@ ONE_JUDGE = (
 QUICK = (
     "--dim",
     "10",
-    "--epochs",
-    "2",
     "--fields",
     "title^1,text^1",
 )
@@ -125,7 +123,7 @@ def test_the_own_search_body_is_compared_on_the_held_out_queries(folder: Path, t
         engine.refresh("shop")
     body = {"query": {"match": {"text": "{{query}}"}}, "size": 3, "highlight": {"fields": {"text": {}}}}
     (tmp_path / "body.json").write_text(json.dumps(body), encoding="utf-8")
-    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--epochs", "1", "--dim", "4")
+    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dim", "4")
     of_index = ("--engine", spec, "--index", "shop", "--body", str(tmp_path / "body.json"))
     report = report_of(train(folder, tmp_path / "model", *judged, *of_index, "--json"))
     found = report["own_search"]
@@ -199,7 +197,7 @@ def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
 
 def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
     base = report_of(train(folder, tmp_path / "base", "--links", "train.tsv", *QUICK, "--fields", "text", "--json"))
-    options = ("--links", "valid.tsv", "--warm-start", str(tmp_path / "base"), "--epochs", "1")
+    options = ("--links", "valid.tsv", "--warm-start", str(tmp_path / "base"))
     report = report_of(train(folder, tmp_path / "model", *options, "--json"))
     assert report["model_id"] != base["model_id"]
     models = [load_model(tmp_path / name) for name in ("base", "model")]
@@ -218,8 +216,7 @@ def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
         (("--links", "links.tsv", "--pairs", "pairs.tsv"), 2, "given: --links and --pairs"),
         (("--qrels", "qrels.tsv"), 2, "give the texts with --query-file"),
         (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file contains the queries of --qrels"),
-        (("--links", "links.tsv", "--queries", "short"), 2, "mixed, document or keywords:K"),
-        (("--links", "links.tsv", "--epochs", "0"), 2, "'--epochs': 0 is not in the range x>=1"),
+        (("--links", "links.tsv", "--dim", "0"), 2, "'--dim': 0 is not in the range x>=1"),
         (("--links", "links.tsv", "--seed", "-1"), 2, "'--seed': -1 is not in the range x>=0"),
         (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "name the engine with --engine"),
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),

@@ -32,7 +32,7 @@ def train(folder: Path, documents: Sources, links: Rows = (), judgements: Rows =
         )
     else:
         evidence = ("--links", str(write_links(folder / "links.tsv", links)))
-    start = ["train", "--docs", str(docs), "--model", str(folder / "model"), "--dim", "8", "--epochs", "1", "--json"]
+    start = ["train", "--docs", str(docs), "--model", str(folder / "model"), "--dim", "8", "--json"]
     return CliRunner().invoke(main, [*start, *evidence, *options])
 
 

@@ -358,7 +358,7 @@ def test_calibration_on_the_files_of_the_training(site: Site) -> None:
         lines = (site.path / name).read_text().splitlines(keepends=True)
         (site.path / f"few-{name}").write_text("".join(lines[:20]))
     few = ["--qrels", "few-many.qrels", "--query-file", "few-many.tsv"]
-    settings = ["--dim", "4", "--epochs", "1"]
+    settings = ["--dim", "4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(site.path)
         trained = CliRunner().invoke(

@@ -123,8 +123,6 @@ def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
         str(report),
         "--click-weight",
         "5",
-        "--epochs",
-        "2",
         "--size-study",
     )
     answer: dict[str, Any] = json.loads(result.stdout)

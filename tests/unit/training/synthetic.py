@@ -108,9 +108,10 @@ def problem_of(
     return build_problem(corpus, queries, documents, evidence, held_out, known_negatives=known_negatives)
 
 
-def schedule(**settings: Any) -> Schedule:
-    """Return the numbers of a run on links between known documents."""
-    return schedule_of(TrainConfig(**settings), queries_are_texts=False, unseen_documents=False)
+def schedule(*, only_whole: bool = False, **settings: Any) -> Schedule:
+    """Return the numbers of a run on links between known documents; ``only_whole``: without queries of a few words."""
+    config = TrainConfig(**settings)
+    return schedule_of(config, queries_are_texts=False, unseen_documents=False, only_whole=only_whole)
 
 
 class Said:

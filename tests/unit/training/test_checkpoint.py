@@ -47,6 +47,8 @@ def test_none_at_first_and_none_when_removed(kept: TrainingCheckpoint, tmp_path:
 def test_another_run_does_not_use_it(kept: TrainingCheckpoint) -> None:
     assert TrainingCheckpoint(kept.folder, {**RUN, "config": {"dim": 4}}).read() is None
     assert TrainingCheckpoint(kept.folder, {**RUN, "data": "abd"}).read() is None
+    with_removed_settings = {"dim": 3, "queries": "mixed", "generalise": "auto"}
+    assert TrainingCheckpoint(kept.folder, {**RUN, "config": with_removed_settings}).read() is None
 
 
 def test_only_the_last_state_stays(kept: TrainingCheckpoint) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reranker.errors import ConfigError
-from reranker.training.config import KEPT_NAMES, TrainConfig, kept_settings, parse_query_kind, schedule_of
+from reranker.training.config import KEPT_NAMES, TrainConfig, kept_settings, schedule_of
 
 
 def test_training_starts_from_the_lexical_score() -> None:
@@ -18,73 +18,33 @@ def test_training_starts_from_the_lexical_score() -> None:
     assert default.identity_scale * 0.25 == 1.0, "the word match of a usual preference is the margin"
 
 
-@pytest.mark.parametrize(("queries", "epochs"), [("mixed", 10), ("document", 10), ("keywords:4", 30)])
-def test_keyword_queries_have_more_epochs(queries: str, epochs: int) -> None:
-    for texts, expected in ((False, epochs), (True, 10)):
-        numbers = schedule_of(TrainConfig(queries=queries), queries_are_texts=texts, unseen_documents=False)
-        assert numbers.epochs == expected
-
-
 @pytest.mark.parametrize(
-    ("settings", "apart", "share"),
+    ("evidence", "apart", "share", "words", "dropout"),
     [
-        ({}, True, 0.25),
-        ({"queries": "document"}, False, 0.0),
-        ({"queries": "keywords:4"}, False, 1.0),
+        ({}, True, 0.25, (1, 10), 0.5),
+        ({"unseen_documents": True}, True, 0.0, (1, 10), 0.5),
+        ({"only_whole": True}, False, 0.0, (1, 1), 0.5),
+        ({"queries_are_texts": True}, False, 0.0, (1, 1), 0.0),
+        ({"queries_are_texts": True, "links_beside": True}, False, 0.7, (1, 10), 0.5),
     ],
 )
-def test_short_queries_are_learned_apart_beside_documents(settings: dict[str, Any], apart: bool, share: float) -> None:
-    numbers = schedule_of(TrainConfig(**settings), queries_are_texts=False, unseen_documents=False)
-    assert (numbers.short_apart, numbers.keyword_share) == (apart, share)
+def test_documents_are_queries_as_a_whole_and_by_a_few_words(
+    evidence: dict[str, bool], apart: bool, share: float, words: tuple[int, int], dropout: float
+) -> None:
+    numbers = schedule_of(TrainConfig(), **({"queries_are_texts": False, "unseen_documents": False} | evidence))
+    assert (numbers.short_apart, numbers.keyword_share, numbers.query_dropout) == (apart, share, dropout)
+    assert (numbers.keyword_min, numbers.keyword_max) == words
+    assert numbers.epochs == 10
 
 
 def test_epochs_that_are_given_win() -> None:
     assert schedule_of(TrainConfig(epochs=7), queries_are_texts=False, unseen_documents=True).epochs == 7
 
 
-def test_texts_are_never_cut_to_keywords() -> None:
-    numbers = schedule_of(TrainConfig(queries="keywords:5"), queries_are_texts=True, unseen_documents=False)
-    assert numbers.keyword_share == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("document", (0.0, 1, 1)),
-        ("mixed", (0.7, 1, 10)),
-        ("keywords:1", (1.0, 1, 2)),
-        ("keywords:10", (1.0, 4, 15)),
-        ("keywords:1000", (1.0, 334, 1500)),
-    ],
-)
-def test_kinds_of_queries(text: str, expected: tuple[float, int, int]) -> None:
-    assert parse_query_kind(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "keywords",
-        "keywords:",
-        "keywords:0",
-        "keywords:1001",
-        "keywords:-3",
-        "keywords:2.5",
-        "Mixed",
-        "documents",
-        "mixed:3",
-    ],
-)
-def test_other_kinds_of_queries_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"mixed, document or keywords:K with K from 1 to 1000"):
-        TrainConfig(queries=text)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "legal"),
     [
-        ("generalise", "both", "auto, documents, links"),
+        ("memory", "both", "auto, off"),
         ("dim", 0, "at least 1"),
         ("seed", -1, "at least 0"),
         ("epochs", 0, "at least 1"),

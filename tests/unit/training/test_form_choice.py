@@ -155,7 +155,7 @@ def test_a_query_has_a_value_of_each_kind_of_queries(tmp_path: Path, monkeypatch
     monkeypatch.setattr(context, "MAX_QUERIES", 9)
     documents, links = synonyms()
     path = write_documents(tmp_path / "docs.jsonl", documents)
-    config = TrainConfig(dim=4, epochs=1, queries="mixed", memory="off")
+    config = TrainConfig(dim=4, epochs=1, memory="off")
     _, report = train_model(DocumentSource(path), from_links(links), config)
     assert all(len(whole) == 9 and whole == words for whole, words in kinds)
     assert report.form.n_queries == 9 and report.form.tasks[0].query_ids == kinds[-1][0]

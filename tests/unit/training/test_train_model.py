@@ -74,10 +74,16 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
         return train_model(DocumentSource(path, view), evidence, config, **given)
 
 
-@pytest.mark.parametrize("generalise", ["links", "documents"])
-def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
-    model, report = train(path, from_links(links), generalise=generalise)
-    assert report.split == generalise
+def of_new_documents(links: Links) -> dict[str, TrainingSet]:
+    """Return evidence of most documents, and validation evidence of the others."""
+    known, new = ([link for link in links if {id_[2:] >= "192" for id_ in link} == {side}] for side in (False, True))
+    return {"evidence": from_links(known), "valid": from_links(new)}
+
+
+@pytest.mark.parametrize("kind", ["links", "documents"])
+def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, kind: str) -> None:
+    model, report = train(path, **({"evidence": from_links(links)} if kind == "links" else of_new_documents(links)))
+    assert report.split == kind
     assert report.valid_map > report.lexical_map + 0.1
     assert "better than the lexical score" in report.form.sentence
     assert f"MAP {report.valid_map:.4f} against {report.lexical_map:.4f}" in report.form.sentence
@@ -125,10 +131,9 @@ def test_every_expected_stage_begins_in_order(path: Path, links: Links) -> None:
         assert [stage for stage in stages.begun if stage in stages.expected] == stages.expected
 
 
-@pytest.mark.parametrize("queries", ["document", "keywords:3"])
-def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, queries: str) -> None:
+def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links) -> None:
     view, documents = TextView.parse(["title", "text"]), synonyms()[0]
-    model, _ = train(path, from_links(links), lexical_only=True, queries=queries, view=view, word_weights="off")
+    model, _ = train(path, from_links(links), lexical_only=True, memory="off", view=view, word_weights="off")
     settings, vocabulary = model.encoder.lexical, model.encoder.document_vocabulary
     assert settings is not None
     corpus = LexicalCorpus(field_counts(vocabulary, view, model.encoder.analyzer, documents))
@@ -153,7 +158,7 @@ def test_tfidf_is_tuned_for_both_kinds_only_if_it_is_best_for_pages(
         return found
 
     monkeypatch.setattr(lexical_choice, "tune_lexical", tune)
-    train(path, from_links(links), lexical_only=True, queries="mixed", word_weights="off")
+    train(path, from_links(links), lexical_only=True, word_weights="off")
     assert set(tuned_for_both) == {best == "tfidf"}
 
 
@@ -262,13 +267,16 @@ def test_a_warm_start_keeps_vocabulary_fields_and_shape(path: Path, links: Links
     base, _ = train(path, from_links(links[:180]), dim=9)
     # Earlier versions could leave rare words without learned rows.
     encoder = replace(base.encoder, V=base.encoder.V[:100])
-    base = replace(base, encoder=encoder, U=base.U[:100], U_short=None)
+    removed = {"queries": "keywords:3", "generalise": "links"}  # settings that they had
+    training = {**base.training, "config": {**base.training["config"], **removed}}
+    base = replace(base, encoder=encoder, U=base.U[:100], U_short=None, training=training)
     model, report = train(path, from_links(links[180:]), base=base, dim=50, epochs=1, view=TextView.parse(["text"]))
     assert model.encoder.document_vocabulary.words == base.encoder.document_vocabulary.words
     assert model.encoder.view == base.encoder.view
     assert model.U.shape == base.U.shape == (100, 9)
     assert model.training["base"] == base.model_id
     assert model.training["config"]["dim"] == 9
+    assert not model.training["config"].keys() & removed
     # It starts where the base stands, not at the lexical score.
     start = report.lexical_map
     assert report.valid_map > start + 0.1
@@ -304,7 +312,7 @@ def forgetful(model: RankingModel) -> RankingModel:
 def test_the_query_side_alone_learns_and_keeps_the_encoder(path: Path, links: Links, tmp_path: Path) -> None:
     base = forgetful(train(path, from_links(links), dim=16)[0])
     said = Said()
-    options: dict[str, Any] = {"base": base, "epochs": 6, "listener": Listener(said), "generalise": "links"}
+    options: dict[str, Any] = {"base": base, "epochs": 6, "listener": Listener(said)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reranker.training.config.RATE", 1e-12)
         before = train(path, from_links(links), **options)[1]
@@ -358,8 +366,8 @@ def test_the_query_side_alone_needs_a_base(path: Path, links: Links) -> None:
 
 
 def test_training_goes_on_from_a_tied_model_of_an_earlier_version(path: Path, links: Links) -> None:
-    trained, _ = train(path, from_links(links), queries="document", learned_part="on")
-    base = replace(trained, U=trained.encoder.V)
+    trained, _ = train(path, from_links(links), memory="off", learned_part="on")
+    base = replace(trained, U=trained.encoder.V, U_short=None)
     assert base.scorer.is_tied
     for query_side_only in (False, True):
         model, _ = train(
@@ -536,18 +544,9 @@ def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
     assert report.memory == (True, "queries remembered: on, as in the model to start from")
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"queries": "document"}, "whole documents are the queries"),
-        ({"generalise": "documents"}, "no page is known to link to new documents"),
-    ],
-)
-def test_pages_are_remembered_for_short_queries_of_known_documents(
-    path: Path, links: Links, options: dict[str, Any], why: str
-) -> None:
-    model, report = train(path, from_links(links), epochs=1, **options)
-    assert report.memory == (False, f"links remembered: off, {why}")
+def test_no_pages_are_remembered_for_new_documents(path: Path, links: Links) -> None:
+    model, report = train(path, **of_new_documents(links), epochs=1)
+    assert report.memory == (False, "links remembered: off, no page is known to link to new documents")
     assert model.encoder.short_lexical is None
 
 
@@ -566,7 +565,7 @@ def linked_notes(n_topics: int = 120) -> tuple[Sources, TrainingSet]:
 
 def test_short_queries_find_documents_by_the_words_of_pages_that_link_to_them(tmp_path: Path) -> None:
     sources, evidence = linked_notes()
-    model, report = train(write_documents(tmp_path / "docs.jsonl", sources), evidence, epochs=1, generalise="links")
+    model, report = train(write_documents(tmp_path / "docs.jsonl", sources), evidence, epochs=1)
     encoder = model.encoder
     assert report.memory.is_on
     assert encoder.short_lexical is not None
@@ -587,7 +586,7 @@ def test_short_queries_find_documents_by_the_words_of_pages_that_link_to_them(tm
 def test_later_clicks_keep_the_memory_of_links(tmp_path: Path) -> None:
     sources, evidence = linked_notes()
     path = write_documents(tmp_path / "docs.jsonl", sources)
-    base, _ = train(path, evidence, epochs=1, generalise="links")
+    base, _ = train(path, evidence, epochs=1)
     clicks = from_pairs([Pair(f"topic{i}word0 wish", f"card{i}", f"card{(i + 1) % 120}") for i in range(60)])
     for query_side_only in (False, True):
         model, report = train(path, clicks, base=base, epochs=1, query_side_only=query_side_only)
@@ -777,11 +776,10 @@ def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Pa
         _, report = train_model(stated, evidence, TrainConfig(dim=12, epochs=1))
     assert report.lexical_map < 0.9
     bigrams = DocumentSource(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
-    with pytest.raises(ConfigError, match="words drawn from a document at random are no bigrams"):
-        train_model(bigrams, from_links(links), TrainConfig(dim=8))
-    whole = replace(TrainConfig(dim=8, epochs=1), queries="document")
-    model, _ = train_model(bigrams, from_links(links), whole)
+    model, report = train_model(bigrams, from_links(links), TrainConfig(dim=8, epochs=1, learned_part="on"))
     assert model.encoder.analyzer.config.bigrams
+    assert report.memory == (False, "links remembered: off, whole documents are the queries")
+    assert model.encoder.short_lexical is None and model.U_short is None
 
 
 def in_child(action: Callable[[], None]) -> int:

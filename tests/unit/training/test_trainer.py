@@ -69,7 +69,7 @@ class Planned:
 
 
 def test_training_lowers_the_loss(problem: Problem) -> None:
-    numbers = schedule(epochs=3, queries="document")
+    numbers = schedule(epochs=3, only_whole=True)
     untrained = TrainResult(*start(problem, numbers), 0, None)
     result = train(problem, numbers)
     assert loss(problem, result) < 0.5 * loss(problem, untrained)
@@ -203,7 +203,7 @@ def test_progress_reaches_the_end(problem: Problem) -> None:
 
 
 def uncapped(rate: float, epochs: int = 2) -> Schedule:
-    return replace(schedule(epochs=epochs, queries="document"), max_norm=0.0, rate_start=rate)
+    return replace(schedule(epochs=epochs, only_whole=True), max_norm=0.0, rate_start=rate)
 
 
 def test_a_huge_rate_is_noticed_halved_and_said(problem: Problem) -> None:
