@@ -150,7 +150,6 @@ def plain(schedule: Schedule, rate: float, deviation: float) -> Schedule:
         max_norm=0.0,
         max_trials=1,
         query_dropout=0.0,
-        document_dropout=0.0,
         init_u=deviation,
         stated_negative_ratio=0.5,
         nearest_share=0.0,

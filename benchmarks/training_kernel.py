@@ -71,7 +71,6 @@ def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Ca
         keyword_min=1,
         keyword_max=1,
         query_dropout=0,
-        document_dropout=0,
         stated_negative_ratio=0,
         n_columns=n_words,
         whole_from=10**9,

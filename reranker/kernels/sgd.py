@@ -93,7 +93,6 @@ class StepConfig(NamedTuple):
     keyword_min: int
     keyword_max: int
     query_dropout: np.float32
-    document_dropout: np.float32
     stated_negative_ratio: np.float32
     n_columns: int
     whole_from: int
@@ -271,16 +270,17 @@ def _draw_query(queries, lexical, row, config, state, order, oi, ov, ol):  # typ
 
 
 @njit(**_INLINED)
-def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
-    """Set out to Vd and (oi, ov) to the row after dropout; return its length (0: V is frozen, without dropout)."""
-    if config.freeze_documents and config.document_dropout <= 0:
+def _embed(V, cache, rows, row, config, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Set out to Vd and (oi, ov) to the row; return its length (0 if V is frozen)."""
+    if config.freeze_documents:
         for k in range(out.shape[0]):
             out[k] = cache[row, k]
         return 0
-    n = _thin(rows.indices, rows.data, rows.indptr[row], rows.indptr[row + 1], config.document_dropout, state, oi, ov)
+    start, n = rows.indptr[row], rows.indptr[row + 1] - rows.indptr[row]
+    for p in range(n):
+        oi[p], ov[p] = rows.indices[start + p], rows.data[start + p]
     _project(V, oi, ov, n, out)
-    if config.document_dropout <= 0:
-        cache[row] = out
+    cache[row] = out
     return n
 
 
@@ -354,7 +354,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         _project(U, ti, tv, n_t, Uq)
         for p in range(n_q):
             dense[qi[p]] = ql[p]
-        n_p = _embed(V, cache, documents, positive, config, state, pi, pv, Vp)
+        n_p = _embed(V, cache, documents, positive, config, pi, pv, Vp)
         f_positive = config.identity * _lexical(dense, documents, lexical.documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
         stated = w1 > w0 and _chance(state, config.stated_negative_ratio)
@@ -379,7 +379,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
             same_words = config.identity * _lexical(dense, documents, lexical.documents, negative)
             if config.hard_negatives and _ONE - f_positive + same_words + _dot(Uq, cache[negative]) <= 0:
                 continue
-            n_n = _embed(V, cache, documents, negative, config, state, ni, nv, Vn)
+            n_n = _embed(V, cache, documents, negative, config, ni, nv, Vn)
             hinge = _ONE - f_positive + same_words + _dot(Uq, Vn)
             if hinge > 0:
                 break

@@ -39,8 +39,6 @@ NEAREST_SHARE = 0.5
 """Share of the steps whose negative is a hard one."""
 STATED_NEGATIVE_RATIO = 0.0
 """Share of the steps whose negative is one of the documents stated to be worse, where there are any."""
-DOCUMENT_DROPOUT = 0.0
-"""Share of the words of documents that are dropped in a step."""
 VECTOR_DIMS = 128
 """Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share"}
@@ -100,7 +98,6 @@ class Schedule:
     max_norm: float
     max_trials: int
     query_dropout: float
-    document_dropout: float
     init_u: float
     """Standard deviation of U before the first step; V is 0."""
     keyword_share: float
@@ -151,7 +148,6 @@ def schedule_of(
         max_norm=MAX_NORM,
         max_trials=MAX_TRIALS,
         query_dropout=0.0 if only_texts else _QUERY_DROPOUT,
-        document_dropout=DOCUMENT_DROPOUT,
         init_u=1.0 / math.sqrt(config.dim),
         keyword_share=share,
         keyword_min=least,

@@ -119,7 +119,7 @@ def _step(  # noqa: PLR0917 - arrays of one loop
         return np.zeros(3)
     thin_q = _thin(q, float(config.query_dropout) if len(q[0]) > MAX_DROPPED_QUERY else 0.0, draws)
     Uq = _project(U, thin_q)
-    d_positive = _thin(_row(documents, positive), float(config.document_dropout), draws)
+    d_positive = _row(documents, positive)
     V_positive = _document(V, cache, positive, d_positive, config)
     f_positive = config.identity * _lexical(same_words, documents, lexical, positive) + Uq @ V_positive
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
@@ -139,7 +139,7 @@ def _step(  # noqa: PLR0917 - arrays of one loop
         rest = 1 - f_positive + config.identity * _lexical(same_words, documents, lexical, negative)
         if config.hard_negatives and rest + Uq @ cache[negative] <= 0:
             continue
-        d_negative = _thin(_row(documents, negative), float(config.document_dropout), draws)
+        d_negative = _row(documents, negative)
         V_negative = _document(V, cache, negative, d_negative, config)
         hinge = float(rest + Uq @ V_negative)
         if hinge > 0:
@@ -159,9 +159,7 @@ def _draw_tuple(tuples: Tuples, draws: _Draws) -> int:
 
 
 def _document(V: Float32, cache: Float32, number: int, row: _Sparse, config: StepConfig) -> Float32:
-    """Return Vd of a (thinned) row; where nothing was left out, the cache takes it over, or is exact already."""
-    if config.document_dropout > 0:
-        return _project(V, row)
+    """Return Vd of a row; the cache takes it over, or is exact already."""
     if not config.freeze_documents:
         cache[number] = _project(V, row)
     kept: Float32 = cache[number].copy()
