@@ -4,8 +4,9 @@
 
 Each row is one training with a part switched off, on the training queries or links of the corpus (the splits of
 `generalisation_data`: ``whole`` where judged, ``links`` where linked), and its test MAP. The row without ``nothing`` is
-the default. Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``memory``, ``word_weights``, ``short``
-(the second U, for short queries; linked corpora). A row that is in FILE is not measured again.
+the default. Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``memory``, ``word_weights`` (judged
+corpora), ``short`` (the second U, for short queries; linked corpora). ``identity_scale=8`` or the like gives a constant
+of `reranker.training.config` another value. A row that is in FILE is not measured again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def without(part: str, seed: int) -> Iterator[TrainConfig]:
     off = {"memory": TrainConfig(memory="off", seed=seed), "word_weights": TrainConfig(word_weights="off", seed=seed)}
     if part in off:
         yield off[part]
+        return
+    if "=" in part:
+        name, _, value = part.partition("=")
+        with mock.patch(f"reranker.training.config.{name.upper()}", float(value)):
+            yield TrainConfig(seed=seed)
         return
     better, schedule = lexical_choice._better_reading, schedule_of
 
@@ -117,7 +123,7 @@ def main() -> None:
                 named = (name, "nothing" if part == "all" else part, seed)
                 if named in done or (part == "short") > corpus.linked:
                     continue
-                if corpus.linked and part in ("memory", "word_weights"):
+                if corpus.linked and part == "word_weights":
                     continue
                 rows.append(row_of(corpus, part, seed))
                 print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
