@@ -4,9 +4,10 @@
 
 Each row is one training with a part switched off, on the training queries or links of the corpus (the splits of
 `generalisation_data`: ``whole`` where judged, ``links`` where linked), and its test MAP. The row without ``nothing`` is
-the default. Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``memory``, ``word_weights`` (judged
-corpora), ``short`` (the second U, for short queries; linked corpora). ``identity_scale=8`` or the like gives a constant
-of `reranker.training.config` another value. A row that is in FILE is not measured again.
+the default. Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``coverage`` (of the lexical score),
+``memory``, ``word_weights`` (judged corpora), ``short`` (the second U, for short queries; linked corpora).
+``identity_scale=8`` or the like gives a constant of `reranker.training.config` another value. A row that is in FILE is
+not measured again.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from provenance import write_results
 from reranker.baselines.comparison import experiment_of
 from reranker.baselines.comparison import read_corpus as encoded_by
 from reranker.evaluation import draw_tuples, evaluate
+from reranker.lexical.tuning import tune_lexical
 from reranker.training import DocumentSource, TrainConfig, from_judgements, from_links, lexical_choice, train_model
 from reranker.training.config import schedule_of
 
 DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
-PARTS = ("all", "stems", "bigrams", "memory", "word_weights", "short")
+PARTS = ("all", "stems", "bigrams", "coverage", "memory", "word_weights", "short")
 KINDS = {True: ("document", "keywords:5"), False: ("text",)}
 """Queries of the test, of linked corpora and others."""
 
@@ -51,10 +53,13 @@ def without(part: str, seed: int) -> Iterator[TrainConfig]:
         with mock.patch(f"reranker.training.config.{name.upper()}", float(value)):
             yield TrainConfig(seed=seed)
         return
-    better, schedule = lexical_choice._better_reading, schedule_of
+    better, tune, schedule = lexical_choice._better_reading, tune_lexical, schedule_of
 
     def kept(*args: Any, **more: Any) -> Any:
         return args[2] if args[4].way == part else better(*args, **more)
+
+    def uncovered(*args: Any, **more: Any) -> Any:
+        return tune(*args, **{**more, "with_coverage": False})
 
     def together(*args: Any, **more: Any) -> Any:
         found = schedule(*args, **more)
@@ -63,6 +68,7 @@ def without(part: str, seed: int) -> Iterator[TrainConfig]:
     changes = {
         "stems": ("reranker.training.lexical_choice._better_reading", kept),
         "bigrams": ("reranker.training.lexical_choice._better_reading", kept),
+        "coverage": ("reranker.training.lexical_choice.tune_lexical", uncovered),
         "short": ("reranker.training.run.schedule_of", together),
     }
     if part not in changes:

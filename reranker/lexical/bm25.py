@@ -41,7 +41,7 @@ class LexicalSettings:
     """The form of the lexical score and its parameters.
 
     Tuples have one value per field, in the order of the view. The memory of queries of a model (`QueryMemory`), if
-    there is one, is the last field; its query weight is 0.
+    there is one, is the last field; its query weight and its coverage are 0.
 
     Raises
     ------
@@ -71,6 +71,8 @@ class LexicalSettings:
 
     It brings the scores of all corpora and settings to one scale.
     """
+    coverage: tuple[float, ...] = ()
+    """c_k, at least 0: what a field adds to the score if the query holds all of its words once. Empty: no coverage."""
 
     def __post_init__(self) -> None:
         if self.form not in LEXICAL_FORMS:
@@ -91,6 +93,7 @@ class LexicalSettings:
         values_of = {"field_weights": self.field_weights, "query_weights": self.query_weights}
         if self.form == "bm25":
             values_of |= {"b": self.b, "mean_lengths": self.mean_lengths}
+            values_of |= {"coverage": self.coverage} if self.coverage else {}
         for name, values in values_of.items():
             if len(values) != n_fields or not n_fields:
                 raise ConfigError(f"{name} has {len(values)} values for {n_fields} fields: give one per field")
@@ -100,6 +103,8 @@ class LexicalSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as stored in a manifest; equal numbers of different types are stored alike."""
         numbers = {k: list(map(float, v)) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if not self.coverage:
+            del numbers["coverage"]  # encoders without coverage keep the id that they had before the setting existed
         return {**numbers, "k1": float(self.k1), "factor": float(self.factor)}
 
     @classmethod
@@ -124,19 +129,28 @@ def bm25_weights(tf: Float64, idf: Float64, k1: float) -> Float64:
     return idf * (k1 + 1) * tf / (k1 + tf)
 
 
+def cover_rates(coverage: float, idf_sums: Float64) -> Float32:
+    """Return c / `LexicalRows.idf_sums` of one field for each document, (n,) float32; 0 if the sum of idf is 0."""
+    return np.divide(coverage, idf_sums, out=np.zeros(len(idf_sums)), where=idf_sums > 0).astype(np.float32)
+
+
 class LexicalRows:
     """Encoder of word counts as rows whose inner product is the lexical score.
 
-    ======  ============================================  ============================================
-    form    document's weight of word i                   query's weight of word i
-    ======  ============================================  ============================================
-    tfidf   sum_k beta_k unit((1 + ln tf_k,i) idf_i)      unit of the same sum over its own fields
-    bm25    idf_i (k1 + 1) tf_i / (k1 + tf_i)             g(tf_i) / sqrt(sum_j (g(tf_j) idf_j)^2)
-    ======  ============================================  ============================================
+    ======  =====================================================  ============================================
+    form    document's weight of word i                            query's weight of word i
+    ======  =====================================================  ============================================
+    tfidf   sum_k beta_k unit((1 + ln tf_k,i) idf_i)               unit of the same sum over its own fields
+    bm25    idf_i ((k1 + 1) tf_i / (k1 + tf_i) + cover_i)          g(tf_i) / sqrt(sum_j (g(tf_j) idf_j)^2)
+    ======  =====================================================  ============================================
 
     idf is ln(N / df) for tfidf and ln(1 + (N - df + 1/2) / (df + 1/2)) for bm25. N is the number of documents; df is
     the number of documents that hold the word. A word that occurs in every document does not distinguish documents and
     is left out.
+
+    cover_i is the sum, over the fields k that hold word i, of c_k / (sum of the idf of the different words of field k).
+    Before the query is divided by its length, a query that holds all words of field k once therefore gets c_k from the
+    field, and a query that holds some of them gets their share of the idf. cover_i is 0 without ``coverage``.
 
     Document rows are multiplied by ``factor``. The divisor of a query depends only on the query: it changes no ranking,
     and makes the scores of short and long queries comparable.
@@ -178,6 +192,10 @@ class LexicalRows:
         rows = combine(parts, s.field_weights)
         idf = self.idf_of(rows.indices) * s.factor
         weights = bm25_weights(rows.data.astype(np.float64), idf, s.k1)
+        if s.coverage:
+            fields = zip(counts, s.coverage, strict=True)
+            covers = [with_data(field, cover_rates(c, self.idf_sums(field))[row_of(field)]) for field, c in fields]
+            weights += combine(covers, [1.0] * len(covers)).data * idf  # both sums are over the same words
         return _without_zeros(with_data(rows, weights.astype(np.float32)))
 
     def queries(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
@@ -200,7 +218,7 @@ class LexicalRows:
     def single_words(self, ids: AnyInt) -> Float64:
         """Return the weight that a document consisting only of that word gives it, (n,) float64.
 
-        The weight is for a field of weight 1 and mean length.
+        The weight is for a field of weight 1, mean length and no coverage.
         """
         return self.settings.factor * (self.idf_of(ids) if self.settings.form == "bm25" else np.ones(len(ids)))
 
@@ -223,6 +241,11 @@ class LexicalRows:
         idf = bm25_idf(self._n_documents, frequency)
         idf[frequency >= self._n_documents] = 0.0
         return idf
+
+    def idf_sums(self, counts: sp.csr_matrix) -> Float64:
+        """Return the sum of the idf of the different words of each row, (n,) float64."""
+        sums = np.bincount(row_of(counts), self.idf_of(counts.indices), minlength=counts.shape[0])
+        return sums.astype(np.float64)
 
     def _unit(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         weights = (1 + np.log(counts.data)) * self.idf_of(counts.indices)

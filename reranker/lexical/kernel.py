@@ -79,6 +79,7 @@ def collect_postings(indptr: AnyInt, columns: AnyInt, values: Float32, asked: An
 def posting_weights(
     postings: Postings,
     norms: Float64,
+    covers: Float32,
     field_weights: Float64,
     idf: Float64,
     k1: float,
@@ -87,7 +88,8 @@ def posting_weights(
 ) -> None:
     """Set the weights of the postings of some words.
 
-    A weight is idf_i (k1 + 1) tf / (k1 + tf), with tf = sum_k w_k parts_k / norms_k,d.
+    A weight is idf_i ((k1 + 1) tf / (k1 + tf) + cover), with tf = sum_k w_k parts_k / norms_k,d; cover is the sum of
+    covers_k,d over the fields k that hold the word.
 
     Parameters
     ----------
@@ -95,6 +97,8 @@ def posting_weights(
         The postings to weight.
     norms : array
         Length norms B_k of the documents, (n_fields, n_documents).
+    covers : array
+        Coverage per unit of idf in each field, (n_fields, n_documents); (0, 0) for no coverage.
     field_weights : array
         w_k, (n_fields,).
     idf : array
@@ -117,7 +121,14 @@ def posting_weights(
                     part = np.float32(postings.parts[field, place] / norms[field, document])
                     total += np.float64(part) * field_weights[field]
             tf = np.float64(np.float32(total))
-            weights[place] = np.float32(scale * tf / (k1 + tf))
+            weight = scale * tf / (k1 + tf)
+            if len(covers):
+                total = 0.0
+                for field in range(n_fields):
+                    if postings.parts[field, place]:
+                        total += np.float64(covers[field, document])
+                weight += np.float64(np.float32(total)) * idf[word]
+            weights[place] = np.float32(weight)
 
 
 @njit(**_OPTIONS)

@@ -248,19 +248,12 @@ def _side_vocabularies(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[A
 
 
 def _check_form(content: Mapping[str, Any]) -> None:
-    """Raise `ArtifactError` for a model of a form that was removed.
-
-    These are document vectors that are no sums of word rows, as version 0.1 wrote them, and the coverage of fields in
-    the lexical score.
-    """
+    """Raise `ArtifactError` for a model whose document vectors are no sums of word rows, as version 0.1 wrote them."""
     if "document_form" in content:
         raise ArtifactError(
             f"its document form is {repr(content['document_form'])[:40]}, and this version reads linear models only: "
             f"use version 0.1 of the program, which reads it, or train again"
         )
-    for name in ("lexical", "short_lexical"):
-        if name in content and "coverage" in _entry(content, name, dict):
-            raise ArtifactError(f"its {name} settings have a coverage, which this version does not read: train again")
 
 
 def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:

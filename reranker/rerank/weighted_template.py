@@ -18,8 +18,8 @@ def weighted_template(
 ) -> dict[str, Any] | None:
     """Return a body template with the field weights of the tuned lexical score; None if the model has no such score.
 
-    The smallest boost is 1. The query language has no counterpart of the query memory, and k1 and b are settings of an
-    index, so that the body does not contain these.
+    The smallest boost is 1. The query language has no counterpart of the query memory and the coverage, and k1 and b
+    are settings of an index, so that the body does not contain these.
 
     Parameters
     ----------

@@ -16,6 +16,7 @@ from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import (
+    COVERING,
     MAX_QUERIES,
     LexicalMeasure,
     LexicalTask,
@@ -249,7 +250,7 @@ def _tuned(
 
     def tuned(on: Sequence[LexicalTask], **more: Any) -> dict[str, TunedLexical]:
         rng = run.streams.named("lexical tuning")
-        return searched(run, data, corpus, on, rng, **more)
+        return searched(run, data, corpus, on, rng, with_coverage=True, **more)
 
     of_first = tuned(tasks[:1], start=start)
     if len(tasks) < 2:
@@ -359,7 +360,8 @@ def _sentence(run: TrainingRun, data: TrainingCorpus, tuned: TunedLexical) -> st
     weights = zip(names, tuned.settings.field_weights, strict=True)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
     value = f": MAP {np.mean(tuned.values):.4f} on the training queries" if tuned.values else ""
-    return f"the best lexical score found is {tuned.settings.form} (weights of fields {named}){value}"
+    form = COVERING if tuned.settings.coverage else tuned.settings.form
+    return f"the best lexical score found is {form} (weights of fields {named}){value}"
 
 
 def with_factor(settings: LexicalSettings, factor: float | None) -> LexicalSettings:

@@ -50,10 +50,17 @@ LONG = "Hash tree of an unseen_word tree list set graph stack map sort word"
         ("float16", LexicalSettings("tfidf", (3.0, 0.5), (1.0, 1.0), factor=0.7)),
         ("float16", LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4)),
         ("float32", LexicalSettings("bm25", (0.0, 1.0), (1.0, 1.0), 0.8, (1.0, 1.0), (0.0, 7.0), "log")),
-        ("float32", LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 9.0, (0.3, 0.8), (1.0, 7.0), "once", 0.4)),
+        (
+            "float32",
+            LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 9.0, (0.3, 0.8), (1.0, 7.0), "once", 0.4, (6.0, 2.0)),
+        ),
         ("float16", WITH_MEMORY),
     ],
-    ids=lambda value: f"{len(value.b)}-" * bool(value.b) + value.form if isinstance(value, LexicalSettings) else value,
+    ids=lambda value: (
+        f"{len(value.b)}-" * bool(value.b) + value.form + "-coverage" * bool(value.coverage)
+        if isinstance(value, LexicalSettings)
+        else value
+    ),
 )
 def test_the_program_of_the_page_gives_the_score(
     tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None
@@ -99,7 +106,7 @@ def check_program(
     encoder = replace(model.encoder, lexical=lexical, memory=memory, short_lexical=None)
     has_short_rows = short_row_weight is not None
     if has_short_rows:
-        pages = LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4)
+        pages = LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4, (6.0, 2.0))
         encoder = replace(encoder, lexical=pages, short_lexical=lexical)
     asked_before = None
     if lexical is not None:

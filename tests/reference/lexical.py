@@ -8,7 +8,9 @@ from reranker.arrays import AnyInt, Float32, Float64
 from reranker.lexical.kernel import Judged, Postings
 
 
-def bm25_weights(postings: Postings, norms: Float64, field_weights: Float64, idf: Float64, k1: float) -> Float32:
+def bm25_weights(
+    postings: Postings, norms: Float64, covers: Float32, field_weights: Float64, idf: Float64, k1: float
+) -> Float32:
     """Return the BM25 weight of every posting; arguments as the kernel's."""
     word = np.repeat(np.arange(len(idf)), np.diff(postings.offsets))
     parts = (postings.parts / norms[:, postings.documents]).astype(np.float32)
@@ -16,7 +18,10 @@ def bm25_weights(postings: Postings, norms: Float64, field_weights: Float64, idf
     for weight, part in zip(field_weights, parts, strict=True):
         total += part.astype(np.float64) * weight
     tf = total.astype(np.float32).astype(np.float64)
-    weights: Float64 = idf[word] * (k1 + 1) * tf / (k1 + tf)
+    weights = idf[word] * (k1 + 1) * tf / (k1 + tf)
+    if len(covers):
+        held = np.where(postings.parts > 0, covers[:, postings.documents], 0)
+        weights += held.sum(axis=0, dtype=np.float64).astype(np.float32) * idf[word]
     return weights.astype(np.float32)
 
 

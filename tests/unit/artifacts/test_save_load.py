@@ -156,19 +156,6 @@ def test_a_model_of_another_form_says_which_version_reads_it(form: str, tmp_path
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["lexical", "short_lexical"])
-def test_a_model_with_coverage_is_refused(name: str, tmp_path: Path) -> None:
-    """Earlier versions wrote it for fields that also counted by their share of words in the query."""
-    save_model(small_model(encoder=small_encoder(lexical=BM25)), tmp_path)
-    content = json.loads((tmp_path / "manifest.json").read_text())
-    content[name] = {**BM25.to_json(), "coverage": [5.0, 0.0]}
-    (tmp_path / "manifest.json").write_bytes(manifest_bytes(sealed(content)))
-    message = f"its {name} settings have a coverage, which this version does not read: train again"
-    with pytest.raises(ArtifactError, match=message) as caught:
-        load_model(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-
-
 def test_a_model_that_names_the_text_encoder_of_its_vectors_is_read(tmp_path: Path) -> None:
     """Earlier versions kept such a name for people."""
     model = with_given_vectors(small_model())

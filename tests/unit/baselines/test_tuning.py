@@ -28,7 +28,7 @@ from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, 
 from reranker.lexical import tuning as lexical
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
-from reranker.lexical.tuning import FoldedMeasure, LexicalMeasure, LexicalTask, best_lexical, tune_lexical
+from reranker.lexical.tuning import COVERING, FoldedMeasure, LexicalMeasure, LexicalTask, best_lexical, tune_lexical
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
 
@@ -120,10 +120,11 @@ def test_a_search_among_candidates_ends_where_the_exact_value_is_not_worse(monke
 
 @pytest.mark.parametrize("query_tf", QUERY_TF)
 @pytest.mark.parametrize("form", ["bm25", "tfidf"])
-def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: str) -> None:
+@pytest.mark.parametrize("coverage", [(), (0.0, 5.0), (30.0, 0.7)])
+def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: str, coverage: tuple[float, ...]) -> None:
     corpus, task = tied_corpus()
     settings = LexicalSettings(
-        form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37
+        form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37, coverage=coverage
     )
     scorer = corpus.scorer(task.queries, task.documents, settings)
     expected = evaluate(task.task, scorer, draw_tuples(task.task, seeded_rng(), 0)).values["AP"]
@@ -231,9 +232,9 @@ def test_the_settings_do_not_depend_on_the_number_of_cores(
     found = []
     for n_cores in (3, 2, 1):
         monkeypatch.setattr(os, "cpu_count", lambda n_cores=n_cores: n_cores)
-        found.append(tune_lexical(corpus, [task], seeded_rng(), forms))
+        found.append(tune_lexical(corpus, [task], seeded_rng(), forms, with_coverage=not corpus.without))
     assert found[0] == found[1] == found[2]
-    assert list(found[0]) == list(forms)
+    assert list(found[0]) == [*forms, *[COVERING] * (not corpus.without)]
     one_by_one = [tune_lexical(corpus, [task], seeded_rng(), (form,)) for form in forms]
     assert all(found[0][form] == one[form] for form, one in zip(forms, one_by_one, strict=True))
 
@@ -379,13 +380,50 @@ def test_equal_seeds_give_equal_settings_whatever_the_hash_seed() -> None:
     assert len(printed) == 1
 
 
+def whole_titles_matter() -> tuple[LexicalCorpus, LexicalTask]:
+    """Return queries that hold the two common words of one title, and three of the four rare words of another."""
+    rng, n = seeded_rng(), 32
+    title, text = np.zeros((2 * n, 12 + 4 * n + 40)), np.zeros((2 * n, 12 + 4 * n + 40))
+    queries = np.zeros((n, title.shape[1]))
+    for number in range(n):
+        common, rare = [number % 8, 8 + number // 8], 12 + 4 * number + np.arange(4)
+        title[number, common] = title[n + number, rare] = 1
+        queries[number, [*common, *rare[:3]]] = 1
+    for document in range(2 * n):
+        text[document, rng.permutation(40)[:20] + 12 + 4 * n] = 1
+    corpus = LexicalCorpus([sp.csr_matrix(field.astype(np.float32)) for field in (title, text)])
+    names = tuple(f"{number:03d}" for number in range(2 * n))
+    grades = sp.csr_matrix(np.eye(n, 2 * n, dtype=np.float32))
+    task = RankingTask(names[:n], names, grades, sp.csr_matrix(np.zeros((n, 2 * n), dtype=bool)))
+    return corpus, LexicalTask(task, (sp.csr_matrix(queries.astype(np.float32)),), np.arange(2 * n))
+
+
+def test_coverage_is_found_where_it_is_asked_for_and_helps() -> None:
+    corpus, task = whole_titles_matter()
+    tuned = tune_lexical(corpus, [task], seeded_rng(), with_coverage=True)
+    assert list(tuned) == ["bm25", COVERING, "tfidf"]
+    assert tuned["bm25"] == tune_lexical(corpus, [task], seeded_rng())["bm25"]
+    assert (tuned["bm25"].values, tuned["bm25"].settings.coverage) == ((0.5,), ())
+    assert best_lexical(tuned) is tuned[COVERING]
+    assert tuned[COVERING].values == (1.0,)
+    assert tuned[COVERING].settings.coverage[0] > 0
+
+
+def test_coverage_is_never_below_bm25_without_it() -> None:
+    corpus, task = titles_matter()
+    tuned = tune_lexical(corpus, [task], seeded_rng(), ("bm25",), with_coverage=True)
+    assert tuned["bm25"].values == (1.0,)
+    assert tuned[COVERING].values == (1.0,)
+    assert (tuned[COVERING].value or 0.0) >= (tuned["bm25"].value or 0.0)
+
+
 def test_few_queries_keep_settings_near_the_usual_ones() -> None:
     """With the same queries, repeated, the best settings are taken; with a few of them, cautious ones."""
     corpus, task = titles_matter()
     few, many = (
         lexical._tuned(
-            corpus, [task], "bm25", (None, None), None, lexical._Bounds(0.0, n), np.random.default_rng(0)
-        ).settings
+            corpus, [task], "bm25", (None, None), False, None, lexical._Bounds(0.0, n), np.random.default_rng(0)
+        )["bm25"].settings
         for n in (1, 10**9)
     )
 

@@ -22,10 +22,12 @@ def postings(rng: np.random.Generator) -> Postings:
     return Postings(both.indptr.astype(np.int64), both.indices.astype(np.int32), parts)
 
 
-def test_weights_are_the_definitions() -> None:
+@pytest.mark.parametrize("coverage", [(), (0.0, 3.0), (40.0, 0.7)])
+def test_weights_are_the_definitions(coverage: tuple[float, ...]) -> None:
     rng = seeded_rng()
     laid_out, norms, idf = postings(rng), rng.uniform(0.3, 3, (2, N_DOCUMENTS)), rng.uniform(0, 4, N_WORDS)
-    arguments = (laid_out, norms, np.array([7.0, 1.0]), idf, 1.7)
+    covers = np.array([c / rng.uniform(5, 50, N_DOCUMENTS) for c in coverage], np.float32).reshape(-1, N_DOCUMENTS)
+    arguments = (laid_out, norms, covers, np.array([7.0, 1.0]), idf, 1.7)
     expected = reference.bm25_weights(*arguments)
     weights = np.full(len(expected), -1, np.float32)
     posting_weights(*arguments, (4, N_WORDS), weights)

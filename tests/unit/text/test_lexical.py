@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,43 @@ def test_bm25_is_the_inner_product_of_rows(query: str) -> None:
     assert scores == pytest.approx([bm25_by_hand(query, number) for number in range(4)], rel=1e-5)
 
 
+def test_coverage_adds_what_part_of_a_fields_idf_the_query_holds() -> None:
+    covering = replace(BM25, query_tf="once", coverage=(5.0, 2.0), factor=3.0)
+    query = rows_of(covering).queries([counts_of(["red shoes unknown"])])
+    without, covered = (
+        inner_products(query, rows_of(settings).documents(FIELDS))[0]
+        for settings in (replace(covering, coverage=()), covering)
+    )
+    idf = {df: math.log(1 + (4 - df + 0.5) / (df + 0.5)) for df in (1, 2)}
+    length = math.hypot(idf[2], idf[2], idf[1])  # red and shoes stand in two documents, an unknown word counts as rare
+    parts = [
+        5 * 1 + 2 * idf[2] / (idf[2] + idf[1]),  # red shoes; red red leather
+        5 * idf[2] / (idf[1] + idf[2]),  # blue shoes, blue being in one document; no word of the text
+        2 * idf[2] / (2 * idf[2]),  # no title; red hat
+        0,
+    ]
+    assert covered - without == pytest.approx([3 * part / length for part in parts], rel=1e-5)
+
+
+def test_a_title_wholly_covered_outranks_a_longer_one() -> None:
+    titles, texts = ["sort list", "sort list stable merge", "graph"], ["about it", "about it", "it"]
+    counts = [counts_of(titles), counts_of(texts)]
+    flat = replace(BM25, b=(0.0, 0.0))  # no length counts
+    query = rows_of(flat).queries([counts_of(["how to sort a list"])])
+    without, covered = (
+        inner_products(query, rows_of(settings).documents(counts))[0]
+        for settings in (flat, replace(flat, coverage=(1.0, 0.0)))
+    )
+    assert without[0] == without[1]
+    assert covered[0] > covered[1] > covered[2] == 0
+
+
+def test_coverage_reaches_fields_of_weight_0() -> None:
+    settings = replace(BM25, field_weights=(0.0, 1.0), coverage=(1.0, 0.0))
+    hits = inner_products(rows_of(settings).queries([counts_of(["shoes"])]), rows_of(settings).documents(FIELDS))[0]
+    assert (hits > 0).tolist() == [True, True, False, False]
+
+
 def test_tfidf_is_the_sum_of_unit_rows() -> None:
     rows = rows_of(LexicalSettings("tfidf", (2.0, 1.0), (1.0, 1.0)))
     document, query = rows.documents(FIELDS), rows.queries([counts_of(["red"])])
@@ -100,7 +138,9 @@ def test_a_word_in_every_document_is_left_out() -> None:
 
 
 def test_settings_survive_json() -> None:
-    assert LexicalSettings.from_json(BM25.to_json()) == BM25
+    covering = replace(BM25, coverage=(1.0, 0.0))
+    assert [LexicalSettings.from_json(each.to_json()) for each in (BM25, covering)] == [BM25, covering]
+    assert "coverage" not in BM25.to_json()  # encoders without it keep the ids they had
 
 
 @pytest.mark.parametrize(
@@ -113,6 +153,8 @@ def test_settings_survive_json() -> None:
         ({"b": (0.5, 1.5)}, "between 0 and 1"),
         ({"k1": 0.0}, "k1 is 0.0: it must be finite and above 0"),
         ({"factor": math.inf}, "factor is inf"),
+        ({"coverage": (1.0,)}, "coverage has 1 values for 2 fields"),
+        ({"coverage": (1.0, -1.0)}, "coverage is .* must be finite and at least 0"),
         ({"mean_lengths": (math.nan, 1.0)}, "must be finite and at least 0"),
     ],
 )
