@@ -84,7 +84,7 @@ class TrainingCorpus:
     row_of: Mapping[str, int]
     """Document id to row number."""
     analyzer: Analyzer
-    """What the words of documents and queries come from."""
+    """The analyzer of the words of documents and queries."""
     tfidf: TfIdf
     """Counts to unit rows, with the vocabulary of the documents."""
     counts: tuple[sp.csr_matrix, ...]
