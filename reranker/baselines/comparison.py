@@ -38,6 +38,7 @@ from reranker.evaluation import (
 from reranker.formats import RejectSink, read_documents
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries, RowNumbers
 from reranker.lexical.tuning import LexicalTask
+from reranker.models.impacts import Impacts, asked_words
 from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
@@ -174,6 +175,8 @@ class Experiment(NamedTuple):
 
     model: InnerProducts
     evaluation: LexicalTask
+    impacts: InnerProducts | None = None
+    """The sums of impacts that an engine without the model adds up; None if they were not asked for."""
 
 
 def experiment_of(
@@ -183,17 +186,18 @@ def experiment_of(
     texts: Mapping[str, str] | None = None,
     n_words: int | None = None,
     seed: int = 0,
+    n_impacts: int | None = None,
 ) -> Experiment:
     """Return a task for the model and for the baselines.
 
     Queries are texts if ``texts`` (by query id) is given. Otherwise they are documents of the corpus: ``n_words``
     random words of each, drawn by the seed (see `draw_keywords`), or the whole document, which must then be among the
-    corpus's ``queries``.
+    corpus's ``queries``. ``n_impacts`` is the number of learned words in the impacts of a document (`Impacts`).
 
     Raises
     ------
     ConfigError
-        For keyword queries if the model's queries have a vocabulary of their own.
+        For keyword queries or impacts if the model's queries have a vocabulary of their own.
     """
     lexical = lexical_task(model, corpus, task, texts, n_words, seed)
     if texts is not None:
@@ -211,7 +215,17 @@ def experiment_of(
         document_rows=corpus.rows[lexical.documents] if with_rows else None,
         row_weight=model.identity,
     )
-    return Experiment(scorer, lexical)
+    sums = None if n_impacts is None else _sums_of_impacts(model, corpus, lexical, encoded, n_impacts)
+    return Experiment(scorer, lexical, sums)
+
+
+def _sums_of_impacts(
+    model: RankingModel, corpus: EncodedCorpus, task: LexicalTask, queries: EncodedQueries, n_words: int
+) -> InnerProducts:
+    """Return the sums of the impacts of the queries' words, with ``n_words`` learned words a document."""
+    impacts = Impacts(model, corpus.vectors.mean(axis=0), n_words)
+    rows = impacts.of_documents(corpus.vectors[task.documents], corpus.rows[task.documents])
+    return InnerProducts(query_rows=asked_words(queries.learned_rows), document_rows=rows)
 
 
 def lexical_task(
@@ -279,6 +293,7 @@ def _joined(parts: Sequence[EncodedQueries]) -> EncodedQueries:
 
 
 MODEL = "model"
+IMPACTS = "impacts"
 HEADLINE = "AP"
 RANK_LOSS = "rank_loss"
 LEVEL = 0.05
@@ -293,7 +308,7 @@ class SystemComparison:
     systems: Mapping[str, SystemScores]
     """Scores by name of the system; `MODEL` is the model."""
     tests: Mapping[str, Mapping[str, PairedTest]]
-    """Paired tests over queries of model minus baseline, by baseline and measure.
+    """Paired tests over queries of model minus another system, by its name and measure.
 
     Smaller is better for the rank loss (per cent of a query's test tuples), larger for all other measures. Only AP has
     a randomization test.
@@ -303,8 +318,7 @@ class SystemComparison:
     @property
     def best_baseline(self) -> str | None:
         """The baseline with the highest MAP; None without baselines."""
-        names = [name for name in self.systems if name != MODEL]
-        return max(names, key=lambda name: self.systems[name].mean(HEADLINE), default=None)
+        return max(self.baselines, key=lambda name: self.systems[name].mean(HEADLINE), default=None)
 
     @property
     def headline(self) -> PairedTest | None:
@@ -371,6 +385,7 @@ def compare_systems(
     run_dir: Path | None = None,
     progress: Say = silent,
     n_tuples: int = N_TUPLES,
+    impacts: BlockScorer | None = None,
 ) -> SystemComparison:
     """Compare the model with fitted baselines on the same queries, documents and judgments.
 
@@ -393,26 +408,30 @@ def compare_systems(
         Receives the name of each system before it is evaluated.
     n_tuples : int
         Number of test tuples of the rank loss.
+    impacts : BlockScorer, optional
+        Sums of impacts, a system that is no baseline.
     """
-    if MODEL in fitted:
-        raise ConfigError(f"a baseline cannot have the name {MODEL!r} of the model: rename it")
+    if taken := {MODEL, IMPACTS} & set(fitted):
+        raise ConfigError(f"a baseline cannot have the name {min(taken)!r}: rename it")
     task = evaluation.task
     tuples = draw_tuples(task, rng, n_tuples)
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_qrels(run_dir / "qrels.txt", task)
     systems: dict[str, SystemScores] = {}
-    for name in (MODEL, *fitted):
+    own = {MODEL: model} if impacts is None else {MODEL: model, IMPACTS: impacts}
+    for name in (*own, *fitted):
         progress(name)
-        scorer = model if name == MODEL else fitted[name].scorer(evaluation.queries, evaluation.documents)
+        scorer = own[name] if name in own else fitted[name].scorer(evaluation.queries, evaluation.documents)
         # Some file systems do not allow a colon in file names.
         run = nullcontext() if run_dir is None else RunWriter(run_dir / f"{name.replace(':', '-')}.run", task, name)
         with run as writer:
             systems[name] = evaluate(task, scorer, tuples, on_block=None if writer is None else writer.write)
     tests: dict[str, dict[str, PairedTest]] = {}
     ours, drawn = systems[MODEL], systems[MODEL].tuple_counts > 0
-    for name in fitted:
-        others = systems[name]
+    for name, others in systems.items():
+        if name == MODEL:
+            continue
         tests[name] = {
             measure: paired_test(ours.values[measure], others.values[measure], rng if measure == HEADLINE else None)
             for measure in MEASURES

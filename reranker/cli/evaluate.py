@@ -37,6 +37,8 @@ Examples:
   # the documents of a live index
   ssi evaluate --engine elasticsearch:http://localhost:9200 --index shop --qrels test.qrels --query-file queries.tsv \\
       --model model/
+  # what an engine serves without the model, from 128 learned words a document
+  ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --model model/ --impacts 128
   # judged queries; baselines tuned on the training judgments; TREC files for other tools
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
       --model model/ --baselines tfidf,bm25,lsi:200 --run-dir runs/ --json
@@ -81,6 +83,13 @@ Examples:
     "--tune",
     type=FILE,
     help="Links or judgments to tune the baselines on (field weights, k1, b, mixtures).  [default: the --known links]",
+)
+@click.option(
+    "--impacts",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Also rank by impacts, which an engine adds up without the model: K learned words a document. For queries of "
+    "few words.",
 )
 @click.option(
     "--without-reverse",
@@ -167,6 +176,10 @@ def _check(options: dict[str, Any], n_words: int | None) -> None:
         raise ConfigError("give either --links-test FILE, or --qrels FILE with --query-file FILE")
     if (options["qrels"] is None) != (options["query_file"] is None):
         raise ConfigError("--qrels holds query ids and --query-file their texts: give both, or neither")
+    if options["impacts"] is not None and options["qrels"] is None and n_words is None:
+        raise ConfigError(
+            "--impacts is for queries of few words: give --queries keywords:K, or judged queries (--qrels)"
+        )
     if options["qrels"] is not None and (n_words is not None or options["without_reverse"] is not None):
         raise ConfigError(
             "--queries keywords:K and --without-reverse apply to --links-test, not to judged queries: leave them out"
@@ -230,7 +243,7 @@ def _compare(
             reverse = Links.of(read_links(options["without_reverse"], rejects=rejects))
             accounts.check("links of --without-reverse", reverse, corpus.row_of)
             tasks.append(without_reverse(tasks[0], reverse))
-        experiments = [experiment_of(model, corpus, task, None, n_words, seed) for task in tasks]
+        experiments = [experiment_of(model, corpus, task, None, n_words, seed, options["impacts"]) for task in tasks]
         tune = known if options["tune"] is None or not names else Links.of(read_links(options["tune"], rejects=rejects))
         if options["tune"] is not None and names:
             accounts.check("tuning links", tune, corpus.row_of)
@@ -249,6 +262,7 @@ def _compare(
             np.random.default_rng(seed),
             run_dir=options["run_dir"] if number == 0 else None,
             progress=lambda name: _say(f"ranking by {name}"),
+            impacts=experiment.impacts,
         )
         for number, experiment in enumerate(experiments)
     ]
@@ -303,7 +317,7 @@ def _judged(
             rng = np.random.default_rng(options["seed"])
             corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
         tuning = lexical_task(model, corpus, to_tune, texts)
-    return corpus, [experiment_of(model, corpus, task, texts)], tuning
+    return corpus, [experiment_of(model, corpus, task, texts, n_impacts=options["impacts"])], tuning
 
 
 def _pairs(judged: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str]]:

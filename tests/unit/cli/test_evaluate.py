@@ -89,6 +89,18 @@ def test_equal_seeds_give_equal_reports(folder: Path) -> None:
     assert evaluate(folder, *options, "5").stdout == evaluate(folder, *options, "5").stdout
 
 
+def test_impacts_are_a_system_but_no_baseline(folder: Path) -> None:
+    refused = evaluate(folder, *LINKS, "--impacts", "8")
+    assert refused.exit_code == 2 and "--queries keywords:K" in refused.stderr
+    found = report_of(evaluate(folder, *LINKS, "--queries", "keywords:3", "--impacts", "8", "--json"))
+    assert set(found["systems"]) == {"model", "impacts", "tfidf", "bm25"} and "impacts" in found["tests"]
+    assert found["best_baseline"] in {"tfidf", "bm25"}
+    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--baselines", "", "--impacts", "0")
+    report = report_of(evaluate(folder, *judged, "--json"))
+    assert set(report["systems"]) == {"model", "impacts"} and report["verdict"] == "alone"
+    assert "impacts" in evaluate(folder, *judged).stdout
+
+
 def test_without_reverse_links(folder: Path) -> None:
     report = report_of(evaluate(folder, *LINKS, "--without-reverse", "known.tsv", "--json"))
     assert report["relevant"] == 3

@@ -1,0 +1,137 @@
+"""Impacts: what each word of a query is worth for a document, so that an inverted index can add them up.
+
+f is nearly a sum over the words of the query (`docs/model.md`, section Impacts):
+
+    impact(d, w) = a omega_w d_w + lambda max(0, z_w . (x_d - m))     second term: for K words of each document
+
+d_w is the lexical weight of the word, omega_w its weight as a query word, x_d the stored vector and m the mean of all
+documents' vectors: what all documents have in common says nothing. z_w is what a word contributes to a query's vector:
+idf_w U_w and, for given vectors, s idf_w W_w / r, where r is the typical length of W_w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import N_TERM_IDS, Float32, offsets_of, term_rows
+from reranker.errors import ConfigError, ShapeMismatch
+from reranker.lexical.bm25 import weigh_words
+from reranker.models.ranking_model import RankingModel
+from reranker.text.rows import combine, keep_values, mirrored, stack_rows, with_data
+from reranker.text.vocabulary import HASH_BASE
+
+N_WORDS: Final = 128
+"""K, learned words of a document, by default."""
+LEARNED_WEIGHT: Final = 0.5
+"""lambda. Only the largest learned values are kept, so that their sum is larger than that of all of them."""
+DF_POWER: Final = 0.25
+"""Words are kept by the largest value times this power of their document frequency: how often they are asked for."""
+_VALUES_A_BLOCK: Final = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Impacts:
+    """The impacts of documents by a model.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the mean has not as many numbers as a stored vector.
+    ConfigError
+        If queries and documents have different vocabularies, or ``n_words`` is below 0.
+    """
+
+    model: RankingModel
+    mean: Float32
+    """m, the mean of the documents' stored vectors, (N,) float32."""
+    n_words: int = N_WORDS
+    """K, the largest number of learned words of a document."""
+
+    def __post_init__(self) -> None:
+        if not self.model.has_shared_vocabulary:
+            raise ConfigError("impacts need one vocabulary for queries and documents, and this model has two")
+        if self.n_words < 0:
+            raise ConfigError(f"the number of learned words is {self.n_words}: give 0 or more")
+        if self.mean.shape != (self.model.encoder.n_dims,):
+            raise ShapeMismatch(f"the mean has the shape {self.mean.shape}: give ({self.model.encoder.n_dims},)")
+
+    @cached_property
+    def words(self) -> Float32:
+        """z_w of each word, (n_rows, N) float32; words with higher numbers have no learned part."""
+        model, vocabulary = self.model, self.model.encoder.document_vocabulary
+        parts = [model.query_side(1)]
+        if (given := model.word_encoder) is not None:
+            typical = float(np.sqrt(np.mean(given.lengths.astype(np.float64) ** 2))) if len(given.U) else 0.0
+            parts.append(given.U * np.float32(given.weight / typical if typical > 0 else 0.0))
+        n_rows = max(map(len, parts))
+        table = np.zeros((n_rows, self.model.encoder.n_dims), np.float32)
+        start = 0
+        for part in parts:
+            table[: len(part), start : start + part.shape[1]] = part
+            start += part.shape[1]
+        idf = vocabulary.idf_of(np.arange(n_rows)).astype(np.float32)
+        return np.ascontiguousarray(table * (np.float32(LEARNED_WEIGHT) * idf)[:, None])
+
+    @cached_property
+    def _importance(self) -> Float32:
+        """Factor of each word's value by which the kept words are chosen, (n_rows,) float32."""
+        frequency = self.model.encoder.document_vocabulary.frequency_of(np.arange(len(self.words)))
+        return np.asarray(frequency.astype(np.float64) ** DF_POWER, np.float32)
+
+    def of_documents(self, vectors: Float32, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the impacts of documents, (n, 2**31 - 1) float32, each above 0.
+
+        Parameters
+        ----------
+        vectors : array
+            Stored vectors, (n, N) float32; a document without any has zeros.
+        rows : csr_matrix
+            Stored lexical rows, (n, 2**31 - 1) float32.
+        """
+        model = self.model
+        # The row for short queries, if there is one: people type few words.
+        lexical = self._short_rows(rows) if model.uses_short_rows(1) else rows
+        if model.word_weights is not None:
+            lexical = weigh_words(lexical, model.word_weights)
+        lexical = with_data(lexical, lexical.data * np.float32(model.identity))
+        size = max(_VALUES_A_BLOCK // max(len(self.words), 1), 1)
+        learned = [self._learned(vectors[start : start + size]) for start in range(0, len(vectors), size)]
+        return _above_zero(combine([lexical, stack_rows(learned)], [1.0, 1.0]))
+
+    def _short_rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the rows for short queries without those for others, which are stored with them (`mirrored`)."""
+        both, n_words = mirrored(rows), len(self.model.encoder.document_vocabulary)
+        is_hashed = (both.indices >= HASH_BASE) & (both.indices < N_TERM_IDS - n_words)
+        return keep_values(both, (both.indices < n_words) | is_hashed)
+
+    def _learned(self, vectors: Float32) -> sp.csr_matrix:
+        """Return the learned impacts that documents keep, (n, 2**31 - 1) float32."""
+        n = min(self.n_words, len(self.words))
+        # float16 has the precision of an engine, and a product computed in another order gives the same numbers.
+        values = ((vectors - self.mean) @ self.words.T).astype(np.float16).astype(np.float32)
+        values[~vectors.any(axis=1)] = 0
+        keys = values * self._importance
+        least = np.partition(keys, -n, axis=1)[:, -n] if n else np.full(len(keys), np.inf)
+        least = np.maximum(least, np.finfo(np.float32).tiny)[:, None]
+        kept, equal = keys > least, keys == least
+        # Of equal keys at the limit, the words with the lowest numbers are kept.
+        room = n - kept.sum(axis=1, keepdims=True)
+        kept |= equal & (np.cumsum(equal, axis=1) <= room)
+        terms = np.nonzero(kept)[1].astype(np.int32)
+        return term_rows(values[kept], terms, offsets_of(kept.sum(axis=1)).astype(np.int32))
+
+
+def asked_words(learned_rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return queries as an engine adds impacts up: each different word once, (n, 2**31 - 1) float32."""
+    return with_data(learned_rows, np.ones(learned_rows.nnz, np.float32))
+
+
+def _above_zero(rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the rows without values that are 0 or below, which no engine stores."""
+    kept = rows.data > 0
+    return rows if kept.all() else keep_values(rows, kept)
