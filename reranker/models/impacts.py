@@ -112,23 +112,31 @@ class Impacts:
     def _learned(self, vectors: Float32) -> sp.csr_matrix:
         """Return the learned impacts that documents keep, (n, 2**31 - 1) float32."""
         n = min(self.n_words, len(self.words))
-        # float16 has the precision of an engine, and a product computed in another order gives the same numbers.
-        values = ((vectors - self.mean) @ self.words.T).astype(np.float16).astype(np.float32)
+        if not n:
+            return term_rows(np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(len(vectors) + 1, np.int32))
+        values = _rounded(np.asarray((vectors - self.mean) @ self.words.T, np.float32))
         values[~vectors.any(axis=1)] = 0
         keys = values * self._importance
-        least = np.partition(keys, -n, axis=1)[:, -n] if n else np.full(len(keys), np.inf)
-        least = np.maximum(least, np.finfo(np.float32).tiny)[:, None]
-        kept, equal = keys > least, keys == least
-        # Of equal keys at the limit, the words with the lowest numbers are kept.
-        room = n - kept.sum(axis=1, keepdims=True)
-        kept |= equal & (np.cumsum(equal, axis=1) <= room)
-        terms = np.nonzero(kept)[1].astype(np.int32)
-        return term_rows(values[kept], terms, offsets_of(kept.sum(axis=1)).astype(np.int32))
+        least = np.maximum(np.partition(keys, -n, axis=1)[:, -n], np.finfo(np.float32).tiny)
+        document, word = np.nonzero(keys >= least[:, None])
+        lengths = np.bincount(document, minlength=len(keys))
+        if lengths.max(initial=0) > n:  # of equal keys at the limit, the words with the lowest numbers are kept
+            order = np.lexsort((word, -keys[document, word], document))
+            kept = np.sort(order[np.arange(len(order)) - offsets_of(lengths)[document[order]] < n])
+            document, word = document[kept], word[kept]
+            lengths = np.minimum(lengths, n)
+        return term_rows(values[document, word], word.astype(np.int32), offsets_of(lengths).astype(np.int32))
 
 
 def asked_words(learned_rows: sp.csr_matrix) -> sp.csr_matrix:
     """Return queries as an engine adds impacts up: each different word once, (n, 2**31 - 1) float32."""
     return with_data(learned_rows, np.ones(learned_rows.nnz, np.float32))
+
+
+def _rounded(values: Float32) -> Float32:
+    """Return values with 11 significant bits, as float16 has: a product computed in another order gives the same."""
+    bits = values.view(np.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(np.float32)
 
 
 def _above_zero(rows: sp.csr_matrix) -> sp.csr_matrix:
