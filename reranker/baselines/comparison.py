@@ -38,7 +38,7 @@ from reranker.evaluation import (
 from reranker.formats import RejectSink, read_documents
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries, RowNumbers
 from reranker.lexical.tuning import LexicalTask
-from reranker.models.impacts import Impacts, asked_words
+from reranker.models.impacts import Impacts, different_words
 from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
@@ -176,7 +176,7 @@ class Experiment(NamedTuple):
     model: InnerProducts
     evaluation: LexicalTask
     impacts: InnerProducts | None = None
-    """The sums of impacts that an engine without the model adds up; None if they were not asked for."""
+    """Sums of impacts, as an engine adds them up; None if they were not requested."""
 
 
 def experiment_of(
@@ -225,7 +225,7 @@ def _sums_of_impacts(
     """Return the sums of the impacts of the queries' words, with ``n_words`` learned words a document."""
     impacts = Impacts(model, corpus.vectors.mean(axis=0), n_words)
     rows = impacts.of_documents(corpus.vectors[task.documents], corpus.rows[task.documents])
-    return InnerProducts(query_rows=asked_words(queries.learned_rows), document_rows=rows)
+    return InnerProducts(query_rows=different_words(queries.learned_rows), document_rows=rows)
 
 
 def lexical_task(
@@ -308,7 +308,7 @@ class SystemComparison:
     systems: Mapping[str, SystemScores]
     """Scores by name of the system; `MODEL` is the model."""
     tests: Mapping[str, Mapping[str, PairedTest]]
-    """Paired tests over queries of model minus another system, by its name and measure.
+    """Paired tests over queries of the model minus each other system, by the system's name and measure.
 
     Smaller is better for the rank loss (per cent of a query's test tuples), larger for all other measures. Only AP has
     a randomization test.
@@ -409,7 +409,7 @@ def compare_systems(
     n_tuples : int
         Number of test tuples of the rank loss.
     impacts : BlockScorer, optional
-        Sums of impacts, a system that is no baseline.
+        Sums of impacts. They are one more system, and never the best baseline.
     """
     if taken := {MODEL, IMPACTS} & set(fitted):
         raise ConfigError(f"a baseline cannot have the name {min(taken)!r}: rename it")

@@ -37,7 +37,7 @@ Examples:
   # the documents of a live index
   ssi evaluate --engine elasticsearch:http://localhost:9200 --index shop --qrels test.qrels --query-file queries.tsv \\
       --model model/
-  # what an engine serves without the model, from 128 learned words a document
+  # also the order by impacts, with 128 learned words per document
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --model model/ --impacts 128
   # judged queries; baselines tuned on the training judgments; TREC files for other tools
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
@@ -88,8 +88,8 @@ Examples:
     "--impacts",
     type=click.IntRange(min=0),
     metavar="K",
-    help="Also rank by impacts, which an engine adds up without the model: K learned words a document. For queries of "
-    "few words.",
+    help="Also rank by impacts: numbers that an engine can add up without the model, with K learned words a document. "
+    "For queries of few words.",
 )
 @click.option(
     "--without-reverse",

@@ -1,12 +1,12 @@
-"""Impacts: what each word of a query is worth for a document, so that an inverted index can add them up.
+"""Impacts: the worth of each query word for a document, which an inverted index can add up without the model.
 
 f is nearly a sum over the words of the query (`docs/model.md`, section Impacts):
 
-    impact(d, w) = a omega_w d_w + lambda max(0, z_w . (x_d - m))     second term: for K words of each document
+    impact(d, w) = a omega_w d_w + lambda max(0, z_w . (x_d - m))     the second term for K words of each document
 
 d_w is the lexical weight of the word, omega_w its weight as a query word, x_d the stored vector and m the mean of all
-documents' vectors: what all documents have in common says nothing. z_w is what a word contributes to a query's vector:
-idf_w U_w and, for given vectors, s idf_w W_w / r, where r is the typical length of W_w.
+documents' vectors: z_w . m is the same for all documents. z_w is the contribution of a word to a query's vector: idf_w
+U_w and, for given vectors, s idf_w W_w / r, where r is the typical length of W_w.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from reranker.models.ranking_model import RankingModel
 from reranker.text.rows import combine, keep_values, mirrored, stack_rows, with_data
 from reranker.text.vocabulary import HASH_BASE
 
-N_WORDS: Final = 128
-"""K, learned words of a document, by default."""
 LEARNED_WEIGHT: Final = 0.5
-"""lambda. Only the largest learned values are kept, so that their sum is larger than that of all of them."""
+"""lambda, below 1: only the largest learned values are kept, and their sum is larger than the sum of all values."""
 DF_POWER: Final = 0.25
-"""Words are kept by the largest value times this power of their document frequency: how often they are asked for."""
+"""The words of the largest value times df to this power are kept: queries contain frequent words more often."""
 _VALUES_A_BLOCK: Final = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Impacts:
-    """The impacts of documents by a model.
+    """Impacts of documents by a model.
 
     Raises
     ------
@@ -49,7 +47,7 @@ class Impacts:
     model: RankingModel
     mean: Float32
     """m, the mean of the documents' stored vectors, (N,) float32."""
-    n_words: int = N_WORDS
+    n_words: int
     """K, the largest number of learned words of a document."""
 
     def __post_init__(self) -> None:
@@ -62,20 +60,16 @@ class Impacts:
 
     @cached_property
     def words(self) -> Float32:
-        """z_w of each word, (n_rows, N) float32; words with higher numbers have no learned part."""
+        """Lambda z_w of each word, (n_rows, N) float32; words with higher numbers have no learned part."""
         model, vocabulary = self.model, self.model.encoder.document_vocabulary
         parts = [model.query_side(1)]
         if (given := model.word_encoder) is not None:
             typical = float(np.sqrt(np.mean(given.lengths.astype(np.float64) ** 2))) if len(given.U) else 0.0
             parts.append(given.U * np.float32(given.weight / typical if typical > 0 else 0.0))
         n_rows = max(map(len, parts))
-        table = np.zeros((n_rows, self.model.encoder.n_dims), np.float32)
-        start = 0
-        for part in parts:
-            table[: len(part), start : start + part.shape[1]] = part
-            start += part.shape[1]
+        table = np.hstack([np.pad(part, ((0, n_rows - len(part)), (0, 0))) for part in parts])
         idf = vocabulary.idf_of(np.arange(n_rows)).astype(np.float32)
-        return np.ascontiguousarray(table * (np.float32(LEARNED_WEIGHT) * idf)[:, None])
+        return np.asarray(table * (np.float32(LEARNED_WEIGHT) * idf)[:, None], np.float32)
 
     @cached_property
     def _importance(self) -> Float32:
@@ -128,8 +122,8 @@ class Impacts:
         return term_rows(values[document, word], word.astype(np.int32), offsets_of(lengths).astype(np.int32))
 
 
-def asked_words(learned_rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return queries as an engine adds impacts up: each different word once, (n, 2**31 - 1) float32."""
+def different_words(learned_rows: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the rows of queries whose impacts an engine adds up, (n, 2**31 - 1) float32: 1 for each different word."""
     return with_data(learned_rows, np.ones(learned_rows.nnz, np.float32))
 
 

@@ -1,4 +1,4 @@
-"""Impacts: known answers by their definition, which words are kept, and what no engine could store."""
+"""Impacts: known answers by their definition, the words that are kept, and input that is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.models.impacts import DF_POWER, LEARNED_WEIGHT, Impacts, asked_words
+from reranker.models.impacts import DF_POWER, LEARNED_WEIGHT, Impacts, different_words
 from reranker.models.ranking_model import RankingModel
 from tests.unit.models.test_short_rows import TEXTS, made_model
 from tests.unit.small_models import BM25, DOCUMENTS, documents_with_vectors, small_encoder, small_model
@@ -111,8 +111,8 @@ def test_a_document_has_the_same_impacts_in_any_company() -> None:
     impacts = Impacts(model, encoded.vectors.mean(axis=0), 5)
     together = impacts.of_documents(encoded.vectors, encoded.rows)
     for document in range(len(DOCUMENTS)):
-        alone = impacts.of_documents(encoded.vectors[[document]], encoded.rows[[document]])
-        assert of_words(alone, 0) == of_words(together, document)
+        single = impacts.of_documents(encoded.vectors[[document]], encoded.rows[[document]])
+        assert of_words(single, 0) == of_words(together, document)
     none = impacts.of_documents(encoded.vectors[:0], encoded.rows[:0])
     assert none.shape == (0, 2**31 - 1) and not none.nnz
 
@@ -124,7 +124,7 @@ def test_short_queries_have_the_row_of_their_own_and_nothing_of_the_other() -> N
     asked = model.encode_queries(["gift", "boat", "unseen"])
     expected = (asked.rows @ encoded.rows.T).toarray()
     lengths = np.array([row.data[0] for row in asked.rows])
-    found = (asked_words(asked.learned_rows) @ rows.T).toarray()
+    found = (different_words(asked.learned_rows) @ rows.T).toarray()
     np.testing.assert_allclose(found * lengths[:, None], expected, rtol=1e-5)
     assert expected[0, 1] > 0, "document b remembers the gift"
     words = {word for document in range(5) for word in of_words(rows, document)}
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="learned words is -1: give 0 or more"):
         Impacts(model, np.zeros(3, np.float32), -1)
     with pytest.raises(ShapeMismatch, match=r"shape \(2,\): give \(3,\)"):
-        Impacts(model, np.zeros(2, np.float32))
+        Impacts(model, np.zeros(2, np.float32), 4)
     two = replace(model, identity=0.0, query_vocabulary=replace(model.query_vocabulary))
     with pytest.raises(ConfigError, match="this model has two"):
-        Impacts(two, np.zeros(3, np.float32))
+        Impacts(two, np.zeros(3, np.float32), 4)
