@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py --json benchmarks/results/scale.json [--sizes 10000,30000,100000] [--work FOLDER]
 
-train: `ssi train` with its defaults on n documents and 20 n links; seconds, processor
-seconds, the most memory resident, and MAP on the sample of `scale_data` (`ssi evaluate`) beside the true model's.
+train: `ssi train` with its defaults on n documents and 20 n links; seconds, processor seconds, peak memory, and
+MAP on the sample of `scale_data` (`ssi evaluate`) compared with that of the true model.
 encode: text to Vd by the trained model, documents a processor second of one thread.
 
 A law y = c * n^e is the least-squares line of log y by log n, over all sizes; processor time hardly changes where other

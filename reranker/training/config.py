@@ -112,7 +112,7 @@ class Schedule:
 
 
 _QUERY_DROPOUT = 0.5  # of documents as queries; texts of people are read whole
-_SHARE_BESIDE_TEXTS = 0.7
+_SHARE_BESIDE_TEXTS = 0.7  # share of the steps with a few words of a document, if there are also queries that are texts
 _SHARE_APART = 0.25  # share of V's steps that learn for short queries, which have a U of their own
 _FEW_WORDS = (1, 10)
 

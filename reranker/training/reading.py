@@ -84,7 +84,7 @@ class TrainingCorpus:
     row_of: Mapping[str, int]
     """Document id to row number."""
     analyzer: Analyzer
-    """The analyzer of the words of documents and queries."""
+    """Analyzer of documents and queries."""
     tfidf: TfIdf
     """Counts to unit rows, with the vocabulary of the documents."""
     counts: tuple[sp.csr_matrix, ...]
@@ -161,9 +161,9 @@ def spellings_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
 
 
 def counted(tokens: DocumentTokens, analyzer: Analyzer, tfidf: TfIdf, query_ids: Set[str]) -> TrainingCorpus:
-    """Return the documents as word counts; ``query_ids`` are those of the documents that are queries.
+    """Return the documents as word counts.
 
-    ``analyzer`` is the one that the words come from.
+    ``analyzer`` is the one that produced the words. ``query_ids`` are the ids of the documents that are queries.
     """
     row_of = {id_: row for row, id_ in enumerate(tokens.ids)}
     queries = [row for id_, row in row_of.items() if id_ in query_ids]
