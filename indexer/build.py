@@ -197,7 +197,7 @@ class _Build:
         self.settings: dict[str, str] = {}
         if model is not None:
             capabilities = engine.capabilities()
-            self.version = VersionEncoder(model.encoder, options.routes, options.store_path, capabilities)
+            self.version = VersionEncoder.of_model(model, options.routes, options.store_path, capabilities)
             self.properties = self.version.properties(capabilities)
             self.settings = self.version.settings
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reranker.engines.impacts import digest_of_words, field_value, stored_words
 from reranker.engines.protocol import Capabilities
 from reranker.engines.vectors import (
     NATIVE_ROUTES,
     FieldWriter,
     field_name,
+    impacts_mapping,
     native_parts,
     native_settings,
     version_fields,
 )
 from reranker.errors import ConfigError
-from reranker.models.ranking_model import EncodedDocuments, Encoder
+from reranker.models.impacts import Impacts
+from reranker.models.ranking_model import EncodedDocuments, Encoder, RankingModel
 from reranker.records import StoredDocument
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 
@@ -38,7 +41,10 @@ class VersionEncoder:
     store_path
         Local store, which is open while this object is used as a context manager; None: none.
     capabilities
-        Of the engine written to. Required for routes `inside` and `first-stage`, whose fields differ between engines.
+        Of the engine written to. Required for `inside`, `first-stage` and `impacts`, whose fields differ between
+        engines.
+    impacts
+        Computes the impacts of documents; required for route `impacts`.
 
     Raises
     ------
@@ -54,6 +60,7 @@ class VersionEncoder:
         routes: tuple[str, ...] = ("fetch",),
         store_path: Path | None = None,
         capabilities: Capabilities | None = None,
+        impacts: Impacts | None = None,
     ) -> None:
         self.encoder, self.routes, self.store_path = encoder, routes, store_path
         self.encoder_id = encoder.encoder_id
@@ -70,22 +77,37 @@ class VersionEncoder:
         self.settings = native_settings(routes, capabilities) if capabilities else {}
         native: tuple[str, ...] = ()
         norm = 1.0
-        if set(NATIVE_ROUTES) & set(routes):
+        if {*NATIVE_ROUTES, "impacts"} & set(routes):
             if capabilities is None:
                 raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
             native, norm = native_parts(routes, capabilities), encoder.norm_bound
-        self._sparse = field_name(encoder.encoder_id, "terms_sparse")
-        if "terms_sparse" in native:
-            self.read_fields.append(self._sparse)
+        self._impacts = impacts if "impacts" in routes else None
+        if "impacts" in routes and impacts is None:
+            raise ConfigError("route impacts needs the impacts of a model, and only its document side was given")
+        self._impacts_type = impacts_mapping(capabilities)["type"] if self._impacts and capabilities else ""
+        self._impacts_field = field_name(encoder.encoder_id, "impacts")
+        self._impacts_hash = field_name(encoder.encoder_id, "impacts_hash")
+        if self._impacts is not None:
+            self.read_fields.append(self._impacts_hash)
         with_ids = capabilities is not None and capabilities.doc_value_hits
         self._id_field = field_name(encoder.encoder_id, "id")
         if with_ids:
             self.read_fields.append(self._id_field)
         self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm, with_ids)
+        # True if all documents with impacts have those of this model, so that only missing ones are computed.
+        self.has_these_impacts = False
         self._store: StoreWriter | None = None
         self._published: VectorStore | None = None
         # Documents that were encoded but not acknowledged, by key: id, batch, and row of the batch.
         self._waiting: dict[Hashable, tuple[str, EncodedDocuments, int]] = {}
+
+    @classmethod
+    def of_model(
+        cls, model: RankingModel, routes: tuple[str, ...], store_path: Path | None, capabilities: Capabilities
+    ) -> VersionEncoder:
+        """Return the encoder of a model's version; it also computes impacts if the routes include them."""
+        impacts = Impacts(model) if "impacts" in routes else None
+        return cls(model.encoder, routes, store_path, capabilities, impacts)
 
     def __enter__(self) -> VersionEncoder:
         if self.store_path is not None:
@@ -124,7 +146,35 @@ class VersionEncoder:
         if self._store is not None:
             pairs = zip(ids if keys is None else keys, ids, strict=True)
             self._waiting.update((key, (identifier, encoded, row)) for row, (key, identifier) in enumerate(pairs))
-        return list(self._writer.fields(ids, encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
+        written = self._writer.fields(ids, encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
+        if self._impacts is None:
+            return list(written)
+        return [values | more for values, more in zip(written, self._impact_fields(encoded, sources), strict=True)]
+
+    def _impact_fields(
+        self, encoded: EncodedDocuments, sources: Sequence[Mapping[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the impacts of each document, with their hash; without impacts only the hash."""
+        if self._impacts is None:
+            return
+        for words in self._impacts.by_word(encoded, sources):
+            stored = stored_words(words, self._impacts_type)
+            more = {self._impacts_field: field_value(stored)} if stored else {}
+            yield {self._impacts_hash: digest_of_words(stored), **more}
+
+    def changed_impacts(self, documents: Sequence[StoredDocument]) -> list[int]:
+        """Return the positions of documents whose impacts are others than those stored; their texts are current.
+
+        Nothing is computed if every document has the impacts of this model (`has_these_impacts`).
+        """
+        if self._impacts is None or not documents:
+            return []
+        if self.has_these_impacts:
+            return [place for place, each in enumerate(documents) if self._impacts_hash not in each.source]
+        encoded = self.encoder.encode([each.source for each in documents], [each.id for each in documents])
+        hashes = [values[self._impacts_hash] for values in self._impact_fields(encoded, [d.source for d in documents])]
+        stored = [document.source.get(self._impacts_hash) for document in documents]
+        return [place for place in range(len(documents)) if stored[place] != hashes[place]]
 
     def update_fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the fields for a partial update: as `fields`, with null for fields that the document loses.
@@ -132,6 +182,8 @@ class VersionEncoder:
         A document whose text was emptied must not keep the vector of its old text.
         """
         names = [field_name(self.encoder_id, part) for part in self._writer.parts]
+        if self._impacts is not None:
+            names += [self._impacts_field, self._impacts_hash]
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
             renewed = source.get(self.src_field) is not None
@@ -145,14 +197,6 @@ class VersionEncoder:
         """
         copied_from = document.source.get(self._id_field, document.id)
         return document.source.get(self.src_field) == source_hash and copied_from == document.id
-
-    def must_clear(self, source: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the update that must be sent before another one, or None.
-
-        A partial update merges objects, so new words would be added to the old ones in ``terms_sparse``. This update
-        removes the old ones first.
-        """
-        return {self._sparse: nothing(self._sparse), self.src_field: ""} if source.get(self._sparse) else None
 
     def stored(self, keys: Sequence[Hashable]) -> None:
         """Write the rows of documents that the engine accepted to the local store.
@@ -210,17 +254,18 @@ class VersionEncoder:
 
 
 def nothing(name: str) -> Any:
-    """Return the value that removes a field in a partial update: null, or [] as ``sparse_vector`` rejects null."""
-    return [] if name.endswith("_terms_sparse") else None
+    """Return the value that removes a field in a partial update: null, or [] where words have weights."""
+    return [] if name.endswith(("_terms_sparse", "_impacts")) else None
 
 
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
     """Return the routes of an encoder whose fields are in a mapping; they must be updated together."""
-    parts = ("vec", "terms_long", "terms_sparse", "vec_unit", "vec_dense")
-    vec, long, sparse, unit, dense = (properties.get(field_name(encoder_id, part)) or {} for part in parts)
+    parts = ("vec", "terms_long", "terms_sparse", "vec_unit", "vec_dense", "impacts")
+    vec, long, sparse, unit, dense, impacts = (properties.get(field_name(encoder_id, part)) or {} for part in parts)
     present = {
         "fetch": bool(vec),
         "inside": bool(long or sparse),
+        "impacts": bool(impacts),
         "first-stage": (unit.get("index_options") or {}).get("type") == "hnsw" or "method" in dense,
     }
     return tuple(route for route, is_there in present.items() if is_there)

@@ -39,6 +39,8 @@ DATES = ("date", "date_nanos")
 """Types of fields by which changed documents are found."""
 SEEN = "seen"
 """Key of a version's progress: field → largest date in it (milliseconds since 1970) when it was last synced by it."""
+IMPACTS_OF = "impacts_of"
+"""Key of a version's progress: id of the model whose impacts all documents have."""
 _GONE = "document_missing_exception"
 
 
@@ -66,6 +68,8 @@ class RenewReport(Account):
     """Documents deleted between reading and writing."""
     rejected: int = 0
     """Documents whose update the engine rejected."""
+    other_impacts: int = 0
+    """Documents of an unchanged text that were written because their impacts changed."""
     stored_only: int = 0
     """Documents that were missing only in the local store."""
     passes: int = 0
@@ -102,12 +106,14 @@ class Target:
 
     def version(self) -> VersionEncoder:
         """Return the encoder for the requested routes and those that the index has."""
-        encoder = self.model.encoder
+        encoder_id = self.model.encoder_id
         present: list[str] = []
         for name in self.engine.index_names(self.index):
-            present += present_routes(self.engine.index_info(name).properties, encoder.encoder_id)
+            present += present_routes(self.engine.index_info(name).properties, encoder_id)
         routes = tuple(dict.fromkeys((*self.routes, *present)))
-        return VersionEncoder(encoder, routes, self.store_path, self.engine.capabilities())
+        version = VersionEncoder.of_model(self.model, routes, self.store_path, self.engine.capabilities())
+        version.has_these_impacts = self.progress().get(IMPACTS_OF) == self.model.model_id
+        return version
 
     def progress(self) -> Mapping[str, Any]:
         """Return the state that earlier renewals of the version stored in the control record."""
@@ -180,6 +186,9 @@ def sync(
     total = RenewReport()
     force = _adds_routes(target, version)
     # Until a forced pass is complete, no route counts as written, so that a killed run starts it again.
+    impacts_of = target.model.model_id if "impacts" in version.routes else None
+    if not version.has_these_impacts:
+        target.note(**{IMPACTS_OF: None})
     target.note(state=RUNNING, started=started, routes=[] if force else list(version.routes))
     with version, RejectLog(options.reject_path) as rejects:
         for name in engine.index_names(index):
@@ -196,6 +205,7 @@ def sync(
             documents=total.documents,
             routes=list(version.routes),
             stale=total.stale,
+            **{IMPACTS_OF: None if total.rejected or total.stale else impacts_of},
             # A document that was not written must be read again.
             **({} if total.rejected or total.stale else {SEEN: seen}),
         )
@@ -437,13 +447,14 @@ class Renewer:
             if self.version.is_current(document, digest) and not self._force:
                 current.append(document)
                 hashes.append(digest)
-            elif document.id in self._refused:
-                continue
-            elif (clearing := self.version.must_clear(document.source)) is not None:
-                yield guarded_write("update", document, clearing)
-                self._conflicting.append(document.id)
             else:
                 stale.append(document)
+        changed = self.version.changed_impacts(current)
+        self.report.other_impacts += len(changed)
+        for place in reversed(changed):
+            hashes.pop(place)
+            stale.append(current.pop(place))
+        stale = [document for document in stale if document.id not in self._refused]
         if self.version.has_store and current:
             missing = [current[k] for k in self.version.unknown_to_store([d.id for d in current], hashes)]
             self.version.store_only([d.id for d in missing], [d.source for d in missing])

@@ -34,9 +34,10 @@ RouteName = Literal["beside", "fetch", "inside"]
 """Where scores are computed: from a local store, from vectors in the engine's response, or in the engine."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 DEFAULT_ROUTE: RouteName = "fetch"
-STORED_ROUTES = (*ROUTES, "first-stage")
+STORED_ROUTES = (*ROUTES, "first-stage", "impacts")
 """Routes for which a version can have fields in the engine. ``first-stage`` is nearest-neighbour search, which finds
-documents that share no word with the query."""
+documents that share no word with the query. ``impacts`` are words with weights, which the engine's own queries add up.
+"""
 MAX_KEYWORDS = 1000
 """Maximum K of ``keywords:K``."""
 

@@ -223,8 +223,7 @@ def _sums_of_impacts(
     model: RankingModel, corpus: EncodedCorpus, task: LexicalTask, queries: EncodedQueries, n_words: int
 ) -> InnerProducts:
     """Return the sums of the impacts of the queries' words, with ``n_words`` learned words a document."""
-    impacts = Impacts(model, corpus.vectors.mean(axis=0), n_words)
-    rows = impacts.of_documents(corpus.vectors[task.documents], corpus.rows[task.documents])
+    rows = Impacts(model, n_words).of_documents(corpus.vectors[task.documents], corpus.rows[task.documents])
     return InnerProducts(query_rows=different_words(queries.learned_rows), document_rows=rows)
 
 

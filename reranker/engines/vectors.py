@@ -16,6 +16,8 @@ part             content                                    mapping             
 ``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts; first
                                                                                                   stage (Elasticsearch)
 ``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
+``impacts``      words and impacts                          ``sparse_vector``, ``rank_features``  *impacts*
+``impacts_hash`` hash of the impacts                        ``keyword``                           *impacts*
 ================ ========================================== ===================================== ======================
 
 A document without ``src`` has no vector of that version.
@@ -71,7 +73,10 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
 NATIVE_ROUTES = ("inside", "first-stage")
-PARTS = ("src", "id", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+PARTS = (
+    *("src", "id", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse"),
+    *("impacts", "impacts_hash"),
+)
 PACKED_PARTS = ("vec", "terms")
 """Parts that route *fetch* reads of every candidate."""
 FIELD_PREFIX = "ssi_"
@@ -122,7 +127,7 @@ def version_fields(
     capabilities : Capabilities
         Those of the engine that gets the mapping.
     routes : Collection[str]
-        Some of `STORED_ROUTES`. ``beside`` needs only the hash and the id; the last two need native parts.
+        Some of `STORED_ROUTES`. ``beside`` needs only the hash and the id; `NATIVE_ROUTES` need native parts.
     norm : float
         M, the upper bound of |Vd| (`Encoder.norm_bound`), for native parts.
 
@@ -139,11 +144,25 @@ def version_fields(
     if capabilities.doc_value_hits:
         properties[field_name(encoder_id, "id")] = {"type": "keyword", "index": False}
         packed["doc_values"] = True
+    if "impacts" in routes:
+        properties[field_name(encoder_id, "impacts")] = impacts_mapping(capabilities)
+        properties[field_name(encoder_id, "impacts_hash")] = {"type": "keyword"}
     if "fetch" in routes:
         properties |= {field_name(encoder_id, part): packed for part in PACKED_PARTS}
     for part in native_parts(routes, capabilities):
         properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, routes, norm)
     return properties
+
+
+def impacts_mapping(capabilities: Capabilities) -> dict[str, str]:
+    """Return the mapping of the field of impacts. `Unsupported` if the engine has no type for weighted words."""
+    if not capabilities.sparse_terms:
+        kind = f"{capabilities.kind} {capabilities.version}".strip()
+        raise Unsupported(
+            f"{kind} has no field type for words with weights, which impacts need: use another route",
+            engine=capabilities.kind,
+        )
+    return {"type": capabilities.sparse_terms}
 
 
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
@@ -336,7 +355,10 @@ class FieldWriter:
             return _json_numbers(vector, _SIGNIFICANT_DIGITS)
         if part == "vec_unit":
             return _json_numbers(unit_vector(vector, self.norm), _SIGNIFICANT_DIGITS)
-        return (packed_terms if part == "terms_long" else sparse_value)(term_ids, term_weights)
+        if part == "terms_long":
+            return packed_terms(term_ids, term_weights)
+        # A list of one map replaces the words that a document has; a partial update would merge a map into them.
+        return [sparse_value(term_ids, term_weights)]
 
 
 def unit_vector(vector: Float32, norm: float) -> Float32:
@@ -385,6 +407,8 @@ def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
 def unpacked_terms(values: object) -> tuple[Int32, Float32]:
     """Return ids (ascending) and weights of a stored ``terms_long`` or ``terms_sparse`` value. Raises `InputError`."""
     try:
+        if isinstance(values, list) and len(values) == 1 and isinstance(values[0], Mapping):
+            (values,) = values
         if isinstance(values, Mapping):
             sums: dict[int, float] = {}
             for name, weight in values.items():

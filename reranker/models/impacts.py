@@ -11,24 +11,28 @@ U_w and, for given vectors, s idf_w W_w / r, where r is the typical length of W_
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, Float32, offsets_of, term_rows
-from reranker.errors import ConfigError, ShapeMismatch
+from reranker.errors import ConfigError
 from reranker.lexical.bm25 import weigh_words
-from reranker.models.ranking_model import RankingModel
+from reranker.models.ranking_model import EncodedDocuments, RankingModel
 from reranker.text.rows import combine, keep_values, mirrored, stack_rows, with_data
-from reranker.text.vocabulary import HASH_BASE
+from reranker.text.vocabulary import HASH_BASE, hashed_id
 
 LEARNED_WEIGHT: Final = 0.5
 """lambda, below 1: only the largest learned values are kept, and their sum is larger than the sum of all values."""
 DF_POWER: Final = 0.25
 """The words of the largest value times df to this power are kept: queries contain frequent words more often."""
+N_LEARNED_WORDS: Final = 128
+"""K unless another number is given."""
 _VALUES_A_BLOCK: Final = 2**24
 
 
@@ -38,16 +42,12 @@ class Impacts:
 
     Raises
     ------
-    ShapeMismatch
-        If the mean has not as many numbers as a stored vector.
     ConfigError
-        If queries and documents have different vocabularies, or ``n_words`` is below 0.
+        If queries and documents have different vocabularies, the model has no mean vector, or ``n_words`` is below 0.
     """
 
     model: RankingModel
-    mean: Float32
-    """m, the mean of the documents' stored vectors, (N,) float32."""
-    n_words: int
+    n_words: int = N_LEARNED_WORDS
     """K, the largest number of learned words of a document."""
 
     def __post_init__(self) -> None:
@@ -55,8 +55,11 @@ class Impacts:
             raise ConfigError("impacts need one vocabulary for queries and documents, and this model has two")
         if self.n_words < 0:
             raise ConfigError(f"the number of learned words is {self.n_words}: give 0 or more")
-        if self.mean.shape != (self.model.encoder.n_dims,):
-            raise ShapeMismatch(f"the mean has the shape {self.mean.shape}: give ({self.model.encoder.n_dims},)")
+        if self.model.mean_vector is None:
+            raise ConfigError(
+                "impacts need the mean of the documents' vectors, which models of earlier versions do not have: train "
+                "again"
+            )
 
     @cached_property
     def words(self) -> Float32:
@@ -97,6 +100,38 @@ class Impacts:
         learned = [self._learned(vectors[start : start + size]) for start in range(0, len(vectors), size)]
         return _above_zero(combine([lexical, stack_rows(learned)], [1.0, 1.0]))
 
+    def by_word(self, encoded: EncodedDocuments, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+        """Return the impacts of each document by word, by ascending numbers; ``sources`` are those of ``encoded``.
+
+        A word that the vocabulary does not list is named by the text. If it only occurs in the memory, it is named by
+        `numbered`.
+        """
+        impacts, encoder = self.of_documents(encoded.vectors, encoded.rows), self.model.encoder
+        listed, n_words = encoder.document_vocabulary.words, len(encoder.document_vocabulary)
+        bounds, found = impacts.indptr.tolist(), []
+        for document, source in enumerate(sources):
+            part = slice(bounds[document], bounds[document + 1])
+            ids = impacts.indices[part].tolist()
+            names: list[str] = [listed[word] for word in ids if word < n_words]
+            if len(names) < len(ids):
+                in_text = chain.from_iterable(encoder.analyzer.tokens(encoder.view.texts(source)))
+                spelled = {hashed_id(word): word for word in set(in_text) if word not in encoder.document_vocabulary}
+                names += [spelled.get(word) or numbered(word) for word in ids[len(names) :]]
+            found.append(dict(zip(names, impacts.data[part].tolist(), strict=True)))
+        return found
+
+    def query_words(self, text: str) -> list[str]:
+        """Return the different words of a query whose impacts are added up, in order of first use.
+
+        A word that the vocabulary does not list is followed by its `numbered` name.
+        """
+        vocabulary = self.model.query_vocabulary
+        tokens = list(dict.fromkeys(self.model.encoder.analyzer.tokens([text])[0]))
+        words: list[str] = []
+        for word, number in zip(tokens, vocabulary.ids(tokens).tolist(), strict=True):
+            words += [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)
+        return words
+
     def _short_rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
         """Return the rows for short queries without those for others, which are stored with them (`mirrored`)."""
         both, n_words = mirrored(rows), len(self.model.encoder.document_vocabulary)
@@ -106,9 +141,10 @@ class Impacts:
     def _learned(self, vectors: Float32) -> sp.csr_matrix:
         """Return the learned impacts that documents keep, (n, 2**31 - 1) float32."""
         n = min(self.n_words, len(self.words))
-        if not n:
+        mean = self.model.mean_vector
+        if not n or mean is None:
             return term_rows(np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(len(vectors) + 1, np.int32))
-        values = _rounded(np.asarray((vectors - self.mean) @ self.words.T, np.float32))
+        values = _rounded(np.asarray((vectors - mean) @ self.words.T, np.float32))
         values[~vectors.any(axis=1)] = 0
         keys = values * self._importance
         least = np.maximum(np.partition(keys, -n, axis=1)[:, -n], np.finfo(np.float32).tiny)
@@ -120,6 +156,11 @@ class Impacts:
             document, word = document[kept], word[kept]
             lengths = np.minimum(lengths, n)
         return term_rows(values[document, word], word.astype(np.int32), offsets_of(lengths).astype(np.int32))
+
+
+def numbered(word: int) -> str:
+    """Return the name of a word of which only the number is known."""
+    return f"#{word}"
 
 
 def different_words(learned_rows: sp.csr_matrix) -> sp.csr_matrix:

@@ -4,7 +4,8 @@ A folder holds ::
 
     manifest.json                        ids, text view, analyzer, training, measures, files
     tensors-<12 hex>.safetensors         U, V, the words and their document frequencies, the memory,
-                                         hashes of the training queries, mean, axes and word vectors of a vector field
+                                         hashes of the training queries, mean, axes and word vectors of a vector field,
+                                         mean of the documents' vectors
 
 The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
 tensor file is written next to the old one, and then the new manifest is renamed over the old one. A reader, or a crash
@@ -190,6 +191,8 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         expected["word_weights"] = (float32, (_entry(content, "n_word_weights", int),))
     if "training_queries" in content:
         expected["training_queries"] = (np.dtype("<u8"), (_number_of_queries(content),))
+    if "mean_vector" in content:
+        expected["mean_vector"] = (float32, (_entry(content, "mean_vector", int),))
     expected |= _side_vocabularies(content)
     if "n_memory_documents" in content:
         n_offsets = _entry(content, "n_memory_documents", int) + 1
@@ -326,6 +329,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             else None,
             word_encoder,
             _entry(content, "short_row_weight", float) if "short_row_weight" in content else 0.0,
+            arrays.get("mean_vector"),
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

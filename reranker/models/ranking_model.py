@@ -360,6 +360,9 @@ class RankingModel:
 
     Longer queries gain from the memory in these rows too, but with less weight than short ones.
     """
+    mean_vector: Float32 | None = None
+    """Mean of the stored vectors of the documents it was trained on, (N,) float32. None: unknown, as in models of
+    earlier versions, which have no impacts (`reranker.models.impacts`)."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -378,6 +381,7 @@ class RankingModel:
             raise ConfigError(f"short_row_weight is {self.short_row_weight!r}: it must be finite and at least 0")
         if self.short_row_weight and self.encoder.short_lexical is None:
             raise ConfigError("short_row_weight is the weight of rows for short queries, and this model has none")
+        self._check_mean_vector()
         if self.query_view is not None:
             self.encoder.check_lexical_fields(self.query_view, "view of queries")
         if self.encoder.memory is not None and not self.has_shared_vocabulary:
@@ -389,6 +393,15 @@ class RankingModel:
                 f"the identity has weight {self.identity} while queries and documents have different vocabularies, "
                 f"in which one id means two words; set it to 0 or use one vocabulary"
             )
+
+    def _check_mean_vector(self) -> None:
+        mean = self.mean_vector
+        if mean is None:
+            return
+        if mean.shape != (self.encoder.n_dims,):
+            raise ShapeMismatch(f"the mean vector has the shape {mean.shape}: give ({self.encoder.n_dims},)")
+        if not np.isfinite(mean).all():
+            raise InputError("the mean vector holds a value that is not finite: correct it")
 
     def _check_word_encoder(self) -> None:
         words, field = self.word_encoder, self.encoder.vector_field
@@ -504,6 +517,7 @@ class RankingModel:
             **({} if not self.short_row_weight else {"short_row_weight": float(self.short_row_weight)}),
             **({} if self.word_weights is None else {"n_word_weights": len(self.word_weights)}),
             **({} if (known := self.training_queries) is None else {"training_queries": known.to_json()}),
+            **({} if self.mean_vector is None else {"mean_vector": len(self.mean_vector)}),
             "training": self.training,
             "metrics": self.metrics,
             "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
@@ -643,6 +657,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         tensors["word_weights"] = model.word_weights
     if model.training_queries is not None:
         tensors["training_queries"] = model.training_queries.hashes
+    if model.mean_vector is not None:
+        tensors["mean_vector"] = model.mean_vector
     sides = {"document": model.encoder.document_vocabulary}
     if not model.has_shared_vocabulary:
         sides["query"] = model.query_vocabulary

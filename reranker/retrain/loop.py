@@ -239,7 +239,7 @@ class Retraining:
         if not settings.dry_run:
             self.engine.refresh(self.index)  # fail now if the role may not write, not after hours of training
         if not (settings.query_side_only and self._is_complete(base.model)):
-            version = VersionEncoder(base.model.encoder, self._routes(base.model), None, self.engine.capabilities())
+            version = VersionEncoder.of_model(base.model, self._routes(base.model), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
         with timed(self.seconds, "read the log"):
             warnings = check_log(

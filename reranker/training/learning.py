@@ -76,6 +76,19 @@ def document_rows(
     return in_blocks(len(data.ids), rows_of)
 
 
+def mean_vector(learned: sp.csr_matrix, V: Float32, given: Float32 | None) -> Float32:
+    """Return the mean of the stored vectors of documents, (N,) float32.
+
+    ``learned`` are the documents' learned rows d', and ``given`` the stored part of their given vectors, (n, K).
+    """
+    known = learned.indices < len(V)
+    sums = np.bincount(learned.indices[known], learned.data[known].astype(np.float64), minlength=len(V))
+    parts = [sums @ V.astype(np.float64) / max(learned.shape[0], 1)]
+    if given is not None:
+        parts.append(given.mean(axis=0, dtype=np.float64))
+    return np.concatenate(parts).astype(np.float32)
+
+
 def prepared_rows(run: TrainingRun, lexical: LexicalChoice, division: Division) -> PreparedRows:
     """Return the rows that training and validation work on.
 

@@ -39,7 +39,14 @@ from reranker.training.context import TrainedParameters
 from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
 from reranker.training.given_vectors import GivenVectors, field_of
-from reranker.training.learning import LearnedPart, PreparedRows, learned_part, prepared_rows, refitted
+from reranker.training.learning import (
+    LearnedPart,
+    PreparedRows,
+    learned_part,
+    mean_vector,
+    prepared_rows,
+    refitted,
+)
 from reranker.training.lexical_choice import (
     LexicalChoice,
     has_few_queries,
@@ -467,8 +474,9 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
     vocabulary = data.tfidf.vocabulary
     given = parts.given
     factor = np.float32(1.0 if given is None else given.weights.learned)
+    mean = None
     if run.base is not None and run.config.query_side_only:
-        encoder = run.base.encoder
+        encoder, mean = run.base.encoder, run.base.mean_vector
     else:
         view = run.corpus.view.with_weights(run.learned_weights)
         encoder = Encoder(
@@ -483,6 +491,8 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
             vector_field=None if given is None else given.field,
             short_lexical=parts.short,
         )
+    if mean is None:
+        mean = mean_vector(stages.rows.documents.learned, encoder.V, None if given is None else given.vectors)
     training = {
         "config": kept_settings(run.config),
         "schedule": kept_settings(learned.schedule),
@@ -501,4 +511,5 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
         word_weights=stages.rows.word_weights,
         word_encoder=None if given is None else WordEncoder(given.words, given.weights.given),
         short_row_weight=parts.short_row_weight,
+        mean_vector=mean,
     )

@@ -28,6 +28,7 @@ from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import spread_of
 from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import GIVEN_WEIGHTS
+from reranker.training.learning import mean_vector
 from reranker.training.linear import words_only
 from reranker.training.reading import (
     DocumentSource,
@@ -130,6 +131,7 @@ def train_unlabelled(
         metrics={"notes": notes},
         training_queries=TrainingQueries.of(encoder.encoder_id[:KEY_DIGITS], (), ()),
         word_encoder=WordEncoder(problem.U, weight),
+        mean_vector=mean_vector(data.counts[0], nothing.V, problem.vectors),
     )
     return model, UnlabelledReport(tuple(notes), tuple(clock.costs))
 

@@ -189,7 +189,7 @@ def test_a_document_gets_the_native_parts_and_one_without_text_does_not() -> Non
     writer = FieldWriter(ENCODER, "float32", ("inside",), ("vec_unit", "terms_sparse"), 2.0)
     matrix = sp.csr_matrix((np.array([0.5], np.float32), [7], [0, 1, 1]), shape=(2, 2**31 - 1))
     one, none = writer.fields(["1", "2"], np.ones((2, 3), np.float32), matrix, ["a", "b"], np.array([True, False]))
-    assert one[field_name(ENCODER, "terms_sparse")] == {"t7": 0.5}
+    assert one[field_name(ENCODER, "terms_sparse")] == [{"t7": 0.5}]
     assert len(one[field_name(ENCODER, "vec_unit")]) == 4
     assert none == {field_name(ENCODER, "src"): "b"}
 

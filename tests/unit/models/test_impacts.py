@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.errors import ConfigError, ShapeMismatch
+from reranker.arrays import Float32
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.impacts import DF_POWER, LEARNED_WEIGHT, Impacts, different_words
 from reranker.models.ranking_model import RankingModel
 from tests.unit.models.test_short_rows import TEXTS, made_model
@@ -18,10 +19,15 @@ from tests.unit.small_models import with_given_vectors as with_vectors
 ALL = 10**6
 
 
+def with_mean(model: RankingModel, vectors: Float32) -> RankingModel:
+    """Return a model with the mean of some documents' vectors."""
+    return replace(model, mean_vector=np.asarray(vectors.mean(axis=0), np.float32))
+
+
 def impacts_of(model: RankingModel, n_words: int, documents: object = DOCUMENTS) -> tuple[Impacts, sp.csr_matrix]:
     """Return the impacts of a model over some documents, and their rows."""
     encoded = model.encoder.encode(list(documents))  # type: ignore[call-overload]
-    impacts = Impacts(model, encoded.vectors.mean(axis=0), n_words)
+    impacts = Impacts(with_mean(model, encoded.vectors), n_words)
     return impacts, impacts.of_documents(encoded.vectors, encoded.rows)
 
 
@@ -98,17 +104,18 @@ def test_of_equal_words_those_with_the_lowest_numbers_are_kept() -> None:
     n = len(vocabulary)
     same = replace(vocabulary, document_frequency=np.full(n, 2))
     encoder = replace(small_encoder(), document_vocabulary=same)
-    model = RankingModel(encoder, same, np.tile(np.array([1, 2, 3], np.float32), (n, 1)))
+    U = np.tile(np.array([1, 2, 3], np.float32), (n, 1))
+    model = RankingModel(encoder, same, U, mean_vector=np.zeros(3, np.float32))
     vectors = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
     nothing = encoder.encode([{}, {}]).rows
-    rows = Impacts(model, np.zeros(3, np.float32), 4).of_documents(vectors, nothing)
+    rows = Impacts(model, 4).of_documents(vectors, nothing)
     assert [rows[document].indices.tolist() for document in (0, 1)] == [[0, 1, 2, 3]] * 2
 
 
 def test_a_document_has_the_same_impacts_in_any_company() -> None:
     model = small_model(encoder=small_encoder(lexical=BM25))
     encoded = model.encoder.encode(DOCUMENTS)
-    impacts = Impacts(model, encoded.vectors.mean(axis=0), 5)
+    impacts = Impacts(with_mean(model, encoded.vectors), 5)
     together = impacts.of_documents(encoded.vectors, encoded.rows)
     for document in range(len(DOCUMENTS)):
         single = impacts.of_documents(encoded.vectors[[document]], encoded.rows[[document]])
@@ -120,7 +127,7 @@ def test_a_document_has_the_same_impacts_in_any_company() -> None:
 def test_short_queries_have_the_row_of_their_own_and_nothing_of_the_other() -> None:
     model = made_model()
     encoded = model.encoder.encode([{"text": text} for text in [*TEXTS.values(), "unseen boat"]], [*TEXTS, "e"])
-    rows = Impacts(model, encoded.vectors.mean(axis=0), 0).of_documents(encoded.vectors, encoded.rows)
+    rows = Impacts(with_mean(model, encoded.vectors), 0).of_documents(encoded.vectors, encoded.rows)
     asked = model.encode_queries(["gift", "boat", "unseen"])
     expected = (asked.rows @ encoded.rows.T).toarray()
     lengths = np.array([row.data[0] for row in asked.rows])
@@ -140,11 +147,15 @@ def test_a_lexical_model_has_the_impacts_of_its_words() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    model = small_model()
+    model = small_model(mean_vector=np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match="learned words is -1: give 0 or more"):
-        Impacts(model, np.zeros(3, np.float32), -1)
+        Impacts(model, -1)
+    with pytest.raises(ConfigError, match="models of earlier versions do not have: train again"):
+        Impacts(replace(model, mean_vector=None))
     with pytest.raises(ShapeMismatch, match=r"shape \(2,\): give \(3,\)"):
-        Impacts(model, np.zeros(2, np.float32), 4)
+        replace(model, mean_vector=np.zeros(2, np.float32))
+    with pytest.raises(InputError, match="not finite"):
+        replace(model, mean_vector=np.full(3, np.nan, np.float32))
     two = replace(model, identity=0.0, query_vocabulary=replace(model.query_vocabulary))
     with pytest.raises(ConfigError, match="this model has two"):
-        Impacts(two, np.zeros(3, np.float32), 4)
+        Impacts(two, 4)

@@ -1,0 +1,136 @@
+"""Impacts in an index: the field of weighted words, and the clauses that add them up. Pure.
+
+Elasticsearch keeps the words in ``sparse_vector``, OpenSearch in ``rank_features``. Both keep 9 bits of a weight and
+drop the rest, so weights are rounded to 9 bits before they are sent. The key of a word is the word; in
+``rank_features``, where a dot in a key finds nothing, each dot is written as `DOT`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from reranker.arrays import Float64
+from reranker.engines.vectors import conditions_of
+from reranker.errors import ConfigError, InputError
+
+Mode = Literal["reorder", "find"]
+"""``reorder``: the hits stay those of the body. ``find``: documents that only the impacts find are hits too."""
+MODES: Final[tuple[Mode, ...]] = ("reorder", "find")
+DOT: Final = "\u2024"
+"""Replaces a dot in a key of ``rank_features``: the one dot leader, which no analyzer of ours leaves in a word."""
+MAX_KEY_BYTES: Final = 1024
+"""Longer words are left out: engines refuse a document for a very long word, and nobody types one."""
+LEAST: Final = 1e-6
+"""Smaller weights are left out: they change no order, and engines refuse a document for a weight of 0."""
+LARGEST: Final = 1e30
+_HALF, _KEPT = 0x4000, ~0x7FFF
+"""Half of the last bit that engines keep of a float32, and the mask of the bits that they keep."""
+
+
+def stored_words(words: Mapping[str, float], field_type: str) -> dict[str, float]:
+    """Return impacts by key as an engine stores them, in the order of ``words``.
+
+    Weights are rounded to the bits that engines keep, and written with 4 digits, rounded up: the engine cuts them to
+    the same bits. Words that the engine cannot hold are left out.
+    """
+    merged: dict[str, float] = {}
+    for word, weight in words.items():
+        key = key_of(word, field_type)
+        if key and LEAST <= weight <= LARGEST:
+            merged[key] = merged.get(key, 0.0) + weight
+    weights = np.fromiter(merged.values(), np.float32, len(merged))
+    kept = ((weights.view(np.int32) + _HALF) & _KEPT).view(np.float32).astype(np.float64)
+    return dict(zip(merged, _four_digits_up(kept).tolist(), strict=True))
+
+
+def _four_digits_up(values: Float64) -> Float64:
+    """Return positive values rounded up to 4 significant digits; less than the next value of 9 bits."""
+    digits = 3 - np.floor(np.log10(values))
+    scaled = np.ceil(values * 10.0**digits - 1e-9)
+    # Divided, because a quotient by a power of ten is the number that is written with the fewest digits.
+    return np.asarray(np.where(digits > 0, scaled / 10.0**digits, scaled * 10.0**-digits), np.float64)
+
+
+def key_of(word: str, field_type: str) -> str:
+    """Return the key of a word in a field of this type; "" if the field cannot hold the word."""
+    if len(word.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES or any("\ud800" <= char <= "\udfff" for char in word):
+        return ""
+    return word.replace(".", DOT) if field_type == "rank_features" else word
+
+
+def field_value(stored: Mapping[str, float]) -> list[dict[str, float]]:
+    """Return `stored_words` as the value of the field in a document.
+
+    A list of one map replaces the words that a document has; a partial update would merge a map into them.
+    """
+    return [dict(stored)] if stored else []
+
+
+def digest_of_words(stored: Mapping[str, float]) -> str:
+    """Return 16 hexadecimal digits that differ if any stored impact differs, or the order of words."""
+    text = "\n".join(f"{word}\t{weight!r}" for word, weight in stored.items())
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=8).hexdigest()
+
+
+def impacts_clause(field: str, field_type: str, words: Sequence[str], boost: float = 1.0) -> dict[str, Any]:
+    """Return the clause whose score is ``boost`` times the sum of a document's impacts of the words.
+
+    It asks for each word by itself, so that it is right for every analyzer. Raises `InputError` if there is no word.
+    """
+    keys = [key for word in dict.fromkeys(words) if (key := key_of(word, field_type))]
+    if not keys:
+        raise InputError("the query has no word that the model counts: there are no impacts to add up")
+    _check_boost(boost)
+    if field_type == "rank_features":
+        return {
+            "bool": {
+                "should": [{"rank_feature": {"field": f"{field}.{key}", "boost": boost, "linear": {}}} for key in keys]
+            }
+        }
+    return {"bool": {"should": [{"term": {field: {"value": key, "boost": boost}}} for key in keys]}}
+
+
+def match_clause(field: str, text: str, analyzer: str, boost: float = 1.0) -> dict[str, Any]:
+    """Return the clause of Elasticsearch that lets an analyzer of the index split the query.
+
+    Right only if the analyzer gives one token a position; a word that a query repeats counts as often.
+    """
+    _check_boost(boost)
+    return {"match": {field: {"query": text, "analyzer": analyzer, "boost": boost}}}
+
+
+def _check_boost(boost: float) -> None:
+    if not (np.isfinite(boost) and boost > 0):
+        raise ConfigError(f"the boost of impacts is {boost!r}: it must be finite and above 0")
+
+
+def with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+    """Return a search body whose query also adds up impacts. Everything else of the body stays as it is.
+
+    In the mode ``find``, the filters of the query hold for the documents that only impacts find.
+
+    Raises
+    ------
+    ConfigError
+        If the body has no ``query``, or searches in another way too.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+    others = sorted(name for name in ("knn", "retriever", "sub_searches") if name in body)
+    query = body.get("query")
+    if others or not isinstance(query, Mapping):
+        reason = f"it has {others[0]!r}" if others else "it has no query"
+        raise ConfigError(f"impacts cannot be added to this body, because {reason}: add the clause by hand")
+    if mode == "reorder":
+        combined: dict[str, Any] = {"must": [query], "should": [clause]}
+    else:
+        combined = {"should": [query, clause], "minimum_should_match": 1}
+        conditions = conditions_of({"query": query})
+        if conditions is not None:
+            combined["filter"] = [conditions]
+    return {**body, "query": {"bool": copy.deepcopy(combined)}}
