@@ -1,0 +1,281 @@
+"""Impacts on real engines: the sum is the model's, updates replace it, and only changes are written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexer.build import BuildOptions, build_index
+from indexer.encoding import present_routes
+from indexer.garbage import collect, plan_collection, uninstall
+from indexer.renewal import Target, sync
+from indexer.versions import promote
+from reranker.engines import EngineSettings, WriteOp, open_engine
+from reranker.engines.impacts import MODES, impacts_clause, key_of, stored_words, with_impacts
+from reranker.engines.protocol import Engine
+from reranker.engines.vectors import field_name
+from reranker.errors import EngineRejected, Unsupported
+from reranker.models.impacts import Impacts
+from reranker.models.ranking_model import RankingModel
+from tests.contract.test_indexer import filled, stored, write_file
+from tests.engines.memory import memory_engine
+from tests.seeds import seeded_rng
+from tests.served import MEMORY_BM25, Documents, model_of, random_documents
+
+LAST_BIT = 2.0**-8
+"""Largest relative error of a weight of 9 bits."""
+
+
+@pytest.fixture(params=["elasticsearch", "opensearch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    opened = open_engine(
+        f"{request.param}:{request.getfixturevalue(request.param + '_url')}", EngineSettings(read_timeout_s=60)
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def name(engine: Engine) -> Iterator[str]:
+    stem = f"impacts-{uuid.uuid4().hex[:12]}"
+    yield stem
+    for candidate in (stem, f"{stem}-000001"):
+        for concrete in engine.index_names(candidate):
+            engine.delete_index(concrete)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSI_STATE_DIR", str(tmp_path / "state"))
+
+
+def documents_of_words() -> Documents:
+    """Return random documents, some with words that engines treat in special ways, or with no word."""
+    documents = random_documents(120)
+    documents["d3"]["text"] += " 3.11 node.js c++ über 漢字"
+    documents["d4"]["title"] = "node.js"
+    documents["d7"] |= {"title": "", "text": ""}
+    return documents
+
+
+def model_with_impacts(documents: Documents, seed: int = 1, **options: Any) -> RankingModel:
+    model = model_of(documents, lexical=MEMORY_BM25, seed=seed, **options)
+    vectors = model.encoder.encode(list(documents.values()), list(documents)).vectors
+    return replace(model, mean_vector=np.asarray(vectors.mean(axis=0), np.float32))
+
+
+def queries_of(documents: Documents, n: int) -> list[str]:
+    rng = seeded_rng(9)
+    words = sorted({word for one in documents.values() for word in f"{one['title']} {one['text']}".split()})
+    drawn = [" ".join(rng.choice(words, size=rng.integers(1, 7))) for _ in range(n - 4)]
+    return [*drawn, "node.js 3.11", "neverseen9 word0", "lumber", " ".join(words[:60])]
+
+
+def expected_sums(model: RankingModel, documents: Documents, query: str, field_type: str) -> dict[str, float]:
+    """Return the sum of each document with a word of the query, by what the engine was sent."""
+    encoded = model.encoder.encode(list(documents.values()), list(documents))
+    impacts = Impacts(model)
+    keys = [key_of(word, field_type) for word in impacts.query_words(query)]
+    sums = {}
+    for identifier, words in zip(documents, impacts.by_word(encoded, list(documents.values())), strict=True):
+        held = stored_words(words, field_type)
+        if found := [held[key] for key in keys if key in held]:
+            sums[identifier] = float(np.sum(found))
+    return sums
+
+
+def sums_of_engine(engine: Engine, name: str, model: RankingModel, query: str) -> dict[str, float]:
+    """Return the engine's score of each document that the clause finds."""
+    field_type = engine.capabilities().sparse_terms
+    words = Impacts(model).query_words(query)
+    clause = impacts_clause(field_name(model.encoder_id, "impacts"), field_type, words)
+    answer = engine.search(name, {"query": clause, "size": 1000, "_source": False})
+    return {hit.id: hit.score or 0.0 for hit in answer.hits}
+
+
+def test_the_engine_adds_up_what_the_model_says(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = documents_of_words()
+    model = model_with_impacts(documents, max_words=40)  # some words are not listed
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    report = build_index(engine, name, path, model, BuildOptions(routes=("impacts",)))
+    assert (report.load.bulk.indexed, report.load.bulk.rejected, report.live) == (120, 0, True)
+    engine.refresh(name)
+    field_type = engine.capabilities().sparse_terms
+    n_found = 0
+    for query in queries_of(documents, 200):
+        expected, found = (
+            expected_sums(model, documents, query, field_type),
+            sums_of_engine(engine, name, model, query),
+        )
+        assert found.keys() == expected.keys(), query
+        for identifier, value in found.items():
+            assert value == pytest.approx(expected[identifier], rel=1e-3)
+        n_found += len(found)
+    assert n_found > 5_000
+    remembered = sums_of_engine(engine, name, model, "lumber")
+    assert set(remembered) == {"d3"}, "a word that stands in no document, but in a query that was remembered"
+
+
+def test_the_sum_is_within_the_stored_precision(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = documents_of_words()
+    model = model_with_impacts(documents)
+    build_index(engine, name, write_file(tmp_path / "docs.jsonl", documents), model, BuildOptions(routes=("impacts",)))
+    engine.refresh(name)
+    encoded = model.encoder.encode(list(documents.values()), list(documents))
+    exact = dict(zip(documents, Impacts(model).by_word(encoded, list(documents.values())), strict=True))
+    for word in ("word0", "word7", "node", "js"):
+        for identifier, score in sums_of_engine(engine, name, model, word).items():
+            assert score == pytest.approx(exact[identifier][word], rel=LAST_BIT)
+
+
+def test_an_updated_document_keeps_no_impact_of_its_old_text(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    target = Target(engine, name, model, routes=("impacts",))
+    assert sync(target).written == 120
+    assert present_routes(engine.index_info(name).properties, model.encoder_id) == ("impacts",)
+    assert sync(target).written == 0
+    changed = {"d1": {"title": "word0", "text": "word9 word11"}, "d2": {"title": "", "text": ""}}
+    engine.bulk(name, [WriteOp("update", key, source) for key, source in changed.items()])
+    assert sync(target).written == 2
+    engine.refresh(name)
+    now: Documents = {key: {**source, **changed.get(key, {})} for key, source in documents.items()}
+    for query in queries_of(documents, 40):
+        expected = expected_sums(model, now, query, engine.capabilities().sparse_terms)
+        assert sums_of_engine(engine, name, model, query) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_new_query_side_writes_only_documents_whose_impacts_change(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    U = model.U.copy()
+    (rare,) = model.query_vocabulary.ids(["漢"])
+    U[rare] *= -2
+    other = replace(model, U=U)
+    report = sync(Target(engine, name, other, routes=("impacts",)))
+    assert 0 < report.written == report.other_impacts < 120
+    assert sync(Target(engine, name, other, routes=("impacts",))).written == 0
+    engine.refresh(name)
+    for query in ("漢字", "word0 word3"):
+        expected = expected_sums(other, documents, query, engine.capabilities().sparse_terms)
+        assert sums_of_engine(engine, name, other, query) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    impacts = Impacts(model)
+    for word in ("word3", "word8", "word20"):
+        own = {"query": {"bool": {"must": {"match": {"text": word}}, "filter": {"term": {"tag": "x"}}}}, "size": 1000}
+        clause = impacts_clause(
+            field_name(model.encoder_id, "impacts"), engine.capabilities().sparse_terms, impacts.query_words(word), 2.0
+        )
+        plain, reordered, found = (
+            {hit.id: hit.score or 0.0 for hit in engine.search(name, body).hits}
+            for body in (own, *(with_impacts(own, clause, mode) for mode in MODES))
+        )
+        sums = expected_sums(model, documents, word, engine.capabilities().sparse_terms)
+        assert plain.keys() == reordered.keys() <= found.keys()
+        assert {documents[identifier]["tag"] for identifier in found} == {"x"}
+        assert found.keys() == {*plain, *(key for key in sums if documents[key]["tag"] == "x")}
+        for identifier, score in found.items():
+            expected = plain.get(identifier, 0.0) + 2.0 * sums.get(identifier, 0.0)
+            assert score == pytest.approx(expected, rel=2e-3)
+            assert reordered.get(identifier, score) == pytest.approx(score, rel=1e-5)
+
+
+def test_everything_else_of_a_search_works_as_before(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    clause = impacts_clause(
+        field_name(model.encoder_id, "impacts"),
+        engine.capabilities().sparse_terms,
+        Impacts(model).query_words("word3 word8"),
+    )
+    own = {"query": {"match": {"text": "word3 word8"}}, "size": 5}
+    extras: list[Mapping[str, Any]] = [
+        {"aggs": {"tags": {"terms": {"field": "tag"}}}},
+        {"highlight": {"fields": {"text": {}}}},
+        {"from": 5},
+        {"collapse": {"field": "tag"}},
+        {"post_filter": {"term": {"tag": "y"}}},
+        {"sort": ["_score", {"tag": "asc"}], "search_after": [1.0, "x"]},
+        {"min_score": 1.0},
+        {"explain": True},
+        {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"title": "word3"}}}}},
+    ]
+    for extra in extras:
+        body = with_impacts({**own, **extra}, clause, "reorder")
+        answer = engine.search(name, body)
+        assert answer.raw["hits"]["total"]["value"] or "min_score" in extra
+        if "aggs" in extra:
+            assert answer.raw["aggregations"] == engine.search(name, {**own, **extra}).raw["aggregations"]
+        if "highlight" in extra:
+            assert all(hit.raw["highlight"]["text"] for hit in answer.hits)
+        if "explain" in extra:
+            assert "impacts" in str(answer.hits[0].raw["_explanation"])
+
+
+def test_gc_and_uninstall_know_impacts(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    old, new = (model_with_impacts(documents, seed) for seed in (1, 2))
+    for model in (old, new):
+        sync(Target(engine, name, model, routes=("impacts",)))
+        promote(engine, name, model.model_id)
+    report = collect(engine, plan_collection(engine, name, keep=0), rng=np.random.default_rng(0))
+    assert report.emptied == 120
+    engine.refresh(name)
+    assert sums_of_engine(engine, name, old, "word0 word3") == {}
+    expected = expected_sums(new, documents, "word0 word3", engine.capabilities().sparse_terms)
+    assert sums_of_engine(engine, name, new, "word0 word3") == pytest.approx(expected, rel=1e-3), "they stay"
+    uninstall(engine, plan_collection(engine, name, everything=True), rng=np.random.default_rng(0))
+    assert stored(engine, name) == documents
+    assert sums_of_engine(engine, name, new, "word0 word3") == {}
+
+
+def test_a_map_would_be_merged_and_a_list_of_one_map_is_not(engine: Engine, name: str) -> None:
+    """What the writing of impacts rests on: the engine's own rule for partial updates."""
+    engine.create_index(name, {"properties": {"words": {"type": engine.capabilities().sparse_terms}}})
+    engine.bulk(name, [WriteOp("index", "1", {"words": {"a": 1.0}}), WriteOp("index", "2", {"words": [{"a": 1.0}]})])
+    engine.bulk(name, [WriteOp("update", "1", {"words": {"b": 2.0}}), WriteOp("update", "2", {"words": [{"b": 2.0}]})])
+    engine.refresh(name)
+    field_type = engine.capabilities().sparse_terms
+    hits = {
+        word: [h.id for h in engine.search(name, {"query": impacts_clause("words", field_type, [word])}).hits]
+        for word in ("a", "b")
+    }
+    assert {word: set(ids) for word, ids in hits.items()} == {"a": {"1"}, "b": {"1", "2"}}
+
+
+def test_a_weight_of_0_would_cost_the_whole_document(engine: Engine, name: str) -> None:
+    field_type = engine.capabilities().sparse_terms
+    engine.create_index(name, {"properties": {"words": {"type": field_type}}})
+    (refused,) = engine.bulk(name, [WriteOp("index", "1", {"words": {"a": 0.0, "b": 1.0}})])
+    assert refused.status == 400
+    assert list(stored_words({"a": 0.0, "b": 1.0, "c": -1.0}, field_type)) == ["b"]
+
+
+def test_an_engine_without_weighted_words_says_so() -> None:
+    documents = random_documents(12)
+    engine = memory_engine()
+    engine.create_index("shop", {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
+    with pytest.raises(Unsupported, match="no field type for words with weights"):
+        sync(Target(engine, "shop", model_with_impacts(documents), routes=("impacts",)))
+    with pytest.raises(EngineRejected):
+        sync(Target(engine, "elsewhere", model_with_impacts(documents)))
