@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reranker.engines.impacts import IMPACTS_ALIAS
+from reranker.engines.language import property_type
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
 from reranker.errors import GateRefused, InputError
@@ -127,7 +129,10 @@ def live_mapping(engine: Engine, index: str) -> dict[str, Any]:
         raise InputError(f"no version of {index!r} is live, so there are no fields to copy: promote one", index=index)
     prefix = field_prefix(release.encoder_id)
     found = {key: value for name in names for key, value in engine.index_info(name).properties.items()}
-    return {"properties": {key: found[key] for key in sorted(found) if key.startswith(prefix)}}
+    ours = {key: found[key] for key in sorted(found) if key.startswith(prefix)}
+    if property_type(ours.get(f"{prefix}impacts", {})) == "sparse_vector":
+        ours[IMPACTS_ALIAS] = {"type": "alias", "path": f"{prefix}impacts"}
+    return {"properties": ours}
 
 
 def with_version(engine: Engine, index: str, encoder_id: str) -> int:
@@ -186,7 +191,10 @@ def register(engine: Engine, index: str, model: RankingModel, *, promote: bool |
         wanted = record.live is None if promote is None else promote
         return record.with_live(model_id) if wanted else record
 
-    return update_control(engine, index, change).live == model_id
+    is_live = update_control(engine, index, change).live == model_id
+    if is_live:
+        point_impacts_alias(engine, index)
+    return is_live
 
 
 def promote(
@@ -238,7 +246,10 @@ def promote(
             check(record)
         return record.with_calibration(release.model_id, carried).with_live(release.model_id)
 
-    return update_control(engine, index, change)
+    record = update_control(engine, index, change)
+    # After the record: if this fails, the old impacts are served, and the same command finishes it.
+    point_impacts_alias(engine, index)
+    return record
 
 
 def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progress = no_progress) -> ControlRecord:
@@ -263,7 +274,35 @@ def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progr
         _check_vectors(engine, index, goal.release(goal.live or ""), progress)
     # If the response to this write was lost and another write followed, it must not be repeated: it would roll back
     # twice.
-    return update_control(engine, index, lambda record: record if record.live == goal.live else change(record))
+    record = update_control(engine, index, lambda record: record if record.live == goal.live else change(record))
+    point_impacts_alias(engine, index)
+    return record
+
+
+def point_impacts_alias(engine: Engine, index: str) -> tuple[str, ...]:
+    """Point the field alias `IMPACTS_ALIAS` to the impacts of the live version, and return the changed indexes.
+
+    It exists in indexes with such impacts on an engine that can search by an alias of them; others stay as they are.
+    Raises `InputError` if a field of that name is no alias.
+    """
+    release = read_control(engine, index).live_release
+    if release is None:
+        return ()
+    field, changed = field_name(release.encoder_id, "impacts"), []
+    for name in engine.index_names(index):
+        properties = engine.index_info(name).properties
+        present = properties.get(IMPACTS_ALIAS)
+        if present is not None and property_type(present) != "alias":
+            raise InputError(
+                f"index {name!r} has a field {IMPACTS_ALIAS!r} that is no alias, and this name is needed for one: "
+                "rename the field",
+                index=name,
+            )
+        can_alias = property_type(properties.get(field, {})) == "sparse_vector"
+        if can_alias and (present is None or present.get("path") != field):
+            engine.put_properties(name, {IMPACTS_ALIAS: {"type": "alias", "path": field}})
+            changed.append(name)
+    return tuple(changed)
 
 
 def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:

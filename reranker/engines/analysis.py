@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,6 +57,62 @@ def _chain(settings: Mapping[str, Any], analyzer: str) -> dict[str, Any]:
 def _settings_of(settings: Mapping[str, Any], part: str, name: str) -> Iterator[tuple[str, Any]]:
     prefix = f"{_PREFIX}{part}.{name}."
     return ((key, value) for key, value in settings.items() if key.startswith(prefix))
+
+
+_SIMPLE_ANALYZERS = frozenset(
+    "default standard simple whitespace stop keyword pattern fingerprint arabic armenian basque bengali brazilian "
+    "bulgarian catalan cjk czech danish dutch english estonian finnish french galician german greek hindi hungarian "
+    "indonesian irish italian latvian lithuanian norwegian persian portuguese romanian russian serbian sorani spanish "
+    "swedish thai turkish".split()
+)
+"""Built-in analyzers that give one token a position."""
+_SIMPLE_PARTS = frozenset(
+    "custom standard whitespace letter lowercase uppercase classic uax_url_email pattern keyword thai icu_tokenizer "
+    "asciifolding stop stemmer snowball porter_stem kstem elision trim apostrophe length unique truncate "
+    "keyword_marker stemmer_override icu_folding icu_normalizer decimal_digit reverse remove_duplicates limit "
+    "html_strip mapping "
+    "pattern_replace arabic_normalization arabic_stem bengali_normalization brazilian_stem czech_stem dutch_stem "
+    "french_stem german_normalization german_stem hindi_normalization indic_normalization persian_normalization "
+    "russian_stem scandinavian_folding scandinavian_normalization serbian_normalization sorani_normalization "
+    "cjk_width cjk_bigram".split()
+)
+"""Types, and names of built-in ones, of tokenizers and filters that add no token at the position of another."""
+_ADDING_OPTIONS = ("preserve_original", "output_unigrams")
+"""Options with which some of these add tokens."""
+
+
+def stacking_part(definition: Mapping[str, Any]) -> str:
+    """Return the part of an analysis chain that may put several tokens at one position; "" if none does.
+
+    Synonyms, shingles and the like do: an engine's ``match`` then treats the tokens of a position as one word.
+    ``definition`` is an `analyzer_definition`. A part that is not known is taken to be one that does.
+    """
+    analyzer = str(definition["analyzer"])
+    chain = {name.removeprefix(_PREFIX): value for name, value in definition.items() if name != "analyzer"}
+    if not chain:
+        return "" if analyzer in _SIMPLE_ANALYZERS else analyzer
+    defined = {tuple(name.split(".")[:2]) for name in chain}
+    own_type = str(chain.get(f"analyzer.{analyzer}.type", "custom"))
+    if own_type != "custom" and own_type not in _SIMPLE_ANALYZERS:
+        return analyzer
+    for name, value in sorted(chain.items()):
+        part, owner, option = name.split(".", 2)
+        if option in _ADDING_OPTIONS and str(value).lower() == "true":
+            return owner
+        if option == "type" and part != "analyzer" and str(value) not in _SIMPLE_PARTS:
+            return owner
+        if part == "analyzer" and option.split(".")[0] in PARTS[1:]:
+            for named in _names_in(value):
+                if (option.split(".")[0], named) not in defined and named not in _SIMPLE_PARTS:
+                    return named
+    return ""
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the names in a setting: a name, a list, or a list as text."""
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return [name for name in re.split(r"[\[\],'\"\s]+", str(value)) if name]
 
 
 def changes_of(stored: Mapping[str, Any], present: Mapping[str, Any]) -> str:

@@ -18,16 +18,19 @@ from reranker.arrays import Float64
 from reranker.engines.vectors import conditions_of
 from reranker.errors import ConfigError, InputError
 
-Mode = Literal["reorder", "find"]
-"""``reorder``: the hits stay those of the body. ``find``: documents that only the impacts find are hits too."""
-MODES: Final[tuple[Mode, ...]] = ("reorder", "find")
+Mode = Literal["find", "reorder"]
+"""``find``: documents that only the impacts find are hits too. ``reorder``: the hits stay those of the body."""
+MODES: Final[tuple[Mode, ...]] = ("find", "reorder")
 DOT: Final = "\u2024"
 """Replaces a dot in a key of ``rank_features``: the one dot leader, which no analyzer of ours leaves in a word."""
+IMPACTS_ALIAS: Final = "ssi_impacts"
+"""Field alias of the live version's impacts on Elasticsearch. On OpenSearch, an alias of such a field finds nothing."""
 MAX_KEY_BYTES: Final = 1024
 """Longer words are left out: engines refuse a document for a very long word, and nobody types one."""
 LEAST: Final = 1e-6
 """Smaller weights are left out: they change no order, and engines refuse a document for a weight of 0."""
-LARGEST: Final = 1e30
+LARGEST: Final = 1e9
+"""Larger weights are left out, infinity among them."""
 _HALF, _KEPT = 0x4000, ~0x7FFF
 """Half of the last bit that engines keep of a float32, and the mask of the bits that they keep."""
 

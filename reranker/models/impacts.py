@@ -120,18 +120,6 @@ class Impacts:
             found.append(dict(zip(names, impacts.data[part].tolist(), strict=True)))
         return found
 
-    def query_words(self, text: str) -> list[str]:
-        """Return the different words of a query whose impacts are added up, in order of first use.
-
-        A word that the vocabulary does not list is followed by its `numbered` name.
-        """
-        vocabulary = self.model.query_vocabulary
-        tokens = list(dict.fromkeys(self.model.encoder.analyzer.tokens([text])[0]))
-        words: list[str] = []
-        for word, number in zip(tokens, vocabulary.ids(tokens).tolist(), strict=True):
-            words += [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)
-        return words
-
     def _short_rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
         """Return the rows for short queries without those for others, which are stored with them (`mirrored`)."""
         both, n_words = mirrored(rows), len(self.model.encoder.document_vocabulary)
@@ -156,6 +144,18 @@ class Impacts:
             document, word = document[kept], word[kept]
             lengths = np.minimum(lengths, n)
         return term_rows(values[document, word], word.astype(np.int32), offsets_of(lengths).astype(np.int32))
+
+
+def query_words(model: RankingModel, text: str) -> list[str]:
+    """Return the different words of a query whose impacts are added up, in order of first use.
+
+    A word that the vocabulary does not list is followed by its `numbered` name.
+    """
+    tokens = list(dict.fromkeys(model.encoder.analyzer.tokens([text])[0]))
+    words: list[str] = []
+    for word, number in zip(tokens, model.query_vocabulary.ids(tokens).tolist(), strict=True):
+        words += [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)
+    return words
 
 
 def numbered(word: int) -> str:

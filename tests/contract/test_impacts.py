@@ -21,7 +21,7 @@ from reranker.engines.impacts import MODES, impacts_clause, key_of, stored_words
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineRejected, Unsupported
-from reranker.models.impacts import Impacts
+from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
 from tests.contract.test_indexer import filled, stored, write_file
 from tests.engines.memory import memory_engine
@@ -81,7 +81,7 @@ def expected_sums(model: RankingModel, documents: Documents, query: str, field_t
     """Return the sum of each document with a word of the query, by what the engine was sent."""
     encoded = model.encoder.encode(list(documents.values()), list(documents))
     impacts = Impacts(model)
-    keys = [key_of(word, field_type) for word in impacts.query_words(query)]
+    keys = [key_of(word, field_type) for word in query_words(model, query)]
     sums = {}
     for identifier, words in zip(documents, impacts.by_word(encoded, list(documents.values())), strict=True):
         held = stored_words(words, field_type)
@@ -93,7 +93,7 @@ def expected_sums(model: RankingModel, documents: Documents, query: str, field_t
 def sums_of_engine(engine: Engine, name: str, model: RankingModel, query: str) -> dict[str, float]:
     """Return the engine's score of each document that the clause finds."""
     field_type = engine.capabilities().sparse_terms
-    words = Impacts(model).query_words(query)
+    words = query_words(model, query)
     clause = impacts_clause(field_name(model.encoder_id, "impacts"), field_type, words)
     answer = engine.search(name, {"query": clause, "size": 1000, "_source": False})
     return {hit.id: hit.score or 0.0 for hit in answer.hits}
@@ -176,11 +176,10 @@ def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, 
     model = model_with_impacts(documents)
     sync(Target(engine, name, model, routes=("impacts",)))
     engine.refresh(name)
-    impacts = Impacts(model)
     for word in ("word3", "word8", "word20"):
         own = {"query": {"bool": {"must": {"match": {"text": word}}, "filter": {"term": {"tag": "x"}}}}, "size": 1000}
         clause = impacts_clause(
-            field_name(model.encoder_id, "impacts"), engine.capabilities().sparse_terms, impacts.query_words(word), 2.0
+            field_name(model.encoder_id, "impacts"), engine.capabilities().sparse_terms, query_words(model, word), 2.0
         )
         plain, reordered, found = (
             {hit.id: hit.score or 0.0 for hit in engine.search(name, body).hits}
@@ -205,7 +204,7 @@ def test_everything_else_of_a_search_works_as_before(engine: Engine, name: str) 
     clause = impacts_clause(
         field_name(model.encoder_id, "impacts"),
         engine.capabilities().sparse_terms,
-        Impacts(model).query_words("word3 word8"),
+        query_words(model, "word3 word8"),
     )
     own = {"query": {"match": {"text": "word3 word8"}}, "size": 5}
     extras: list[Mapping[str, Any]] = [
