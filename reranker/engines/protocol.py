@@ -211,7 +211,7 @@ class Engine(Protocol):
         """Return mapping, settings and aliases of one concrete index."""
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
-        """Add fields to a mapping; existing fields are never changed."""
+        """Add fields to a mapping; existing fields are never changed, except the path of a field alias."""
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
         """Point ``alias`` to ``add`` and remove it from ``remove`` atomically."""

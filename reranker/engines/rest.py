@@ -167,7 +167,7 @@ class RestEngine:
         return self._client.call(method, path, body, params=params, timeout_s=timeout_s)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
-        """Add fields to a mapping; existing fields of the same type are not changed."""
+        """Add fields to a mapping; existing fields of the same type are not changed, except the path of an alias."""
         for name in self._names(index):
             known = self.index_info(name).properties
             for field, definition in properties.items():
@@ -179,7 +179,11 @@ class RestEngine:
                         status=400,
                         error_type="illegal_argument_exception",
                     )
-            added = {field: definition for field, definition in properties.items() if field not in known}
+            added = {
+                field: definition
+                for field, definition in properties.items()
+                if field not in known or (property_type(definition) == "alias" and definition != known[field])
+            }
             if added:
                 self._acknowledged("PUT", f"/{quoted(name)}/_mapping", {"properties": added})
 

@@ -15,14 +15,19 @@ from indexer.build import BuildOptions, build_index
 from indexer.encoding import present_routes
 from indexer.garbage import collect, plan_collection, uninstall
 from indexer.renewal import Target, sync
-from indexer.versions import promote
+from indexer.versions import live_mapping, promote, rollback
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.impacts import MODES, impacts_clause, key_of, stored_words, with_impacts
+from reranker.engines.analysis import analyzer_definition
+from reranker.engines.bodies import fill_template
+from reranker.engines.impacts import IMPACTS_ALIAS, MODES, impacts_clause, key_of, stored_words, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
-from reranker.errors import EngineRejected, Unsupported
+from reranker.errors import EngineRejected, InputError, Unsupported
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
+from reranker.rerank.impacts import ServedImpacts
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.vocabulary import VocabularyBuilder
 from tests.contract.test_indexer import filled, stored, write_file
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
@@ -228,6 +233,83 @@ def test_everything_else_of_a_search_works_as_before(engine: Engine, name: str) 
             assert all(hit.raw["highlight"]["text"] for hit in answer.hits)
         if "explain" in extra:
             assert "impacts" in str(answer.hits[0].raw["_explanation"])
+
+
+def aliased_field(engine: Engine, name: str) -> str:
+    alias = engine.index_info(name).properties.get(IMPACTS_ALIAS, {})
+    return str(alias.get("path", ""))
+
+
+def test_the_alias_follows_the_live_version(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    first, second = (model_with_impacts(documents, seed) for seed in (1, 2))
+    for model in (first, second):
+        sync(Target(engine, name, model, routes=("impacts",)))
+    assert aliased_field(engine, name) == "", "no version is live"
+    promote(engine, name, first.model_id)
+    if engine.capabilities().sparse_terms != "sparse_vector":
+        assert aliased_field(engine, name) == "", "an alias would find nothing"
+        assert ServedImpacts.of_index(engine, name, first).field == field_name(first.encoder_id, "impacts")
+        return
+    assert aliased_field(engine, name) == field_name(first.encoder_id, "impacts")
+    assert ServedImpacts.of_index(engine, name, first).field == IMPACTS_ALIAS
+    assert ServedImpacts.of_index(engine, name, second).field == field_name(second.encoder_id, "impacts")
+    for live in (second, first):
+        if live is second:
+            promote(engine, name, second.model_id)
+        else:
+            rollback(engine, name)
+        assert aliased_field(engine, name) == field_name(live.encoder_id, "impacts")
+        query = "word0 word3"
+        clause = ServedImpacts.of_index(engine, name, live).clause(query)
+        by_alias = {hit.id: hit.score for hit in engine.search(name, {"query": clause, "size": 200}).hits}
+        assert by_alias == pytest.approx(sums_of_engine(engine, name, live, query))
+        assert IMPACTS_ALIAS in live_mapping(engine, name)["properties"]
+
+
+def test_an_alias_name_that_is_taken_stops_nothing_silently(engine: Engine, name: str) -> None:
+    if engine.capabilities().sparse_terms != "sparse_vector":
+        pytest.skip("there is no alias of impacts on this engine")
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    engine.put_properties(name, {IMPACTS_ALIAS: {"type": "keyword"}})
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    with pytest.raises(InputError, match="that is no alias"):
+        promote(engine, name, model.model_id)
+
+
+def test_the_engines_own_analyzer_adds_up_the_same(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    engine.refresh(name)
+    config = AnalyzerConfig(kind="engine", engine_field=f"{name}/text")
+    plain = model_with_impacts(documents)
+    analyzer = make_analyzer(
+        config, lambda texts: engine.analyze(name, "text", texts), analyzer_definition(engine, name, "text")
+    )
+    builder = VocabularyBuilder()
+    builder.add(analyzer.tokens([f"{one['title']} {one['text']}" for one in documents.values()]))
+    same = set(builder.build().words) & set(plain.query_vocabulary.words)
+    model = replace(plain, encoder=replace(plain.encoder, analyzer=analyzer), query_vocabulary=plain.query_vocabulary)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    served = ServedImpacts.of_index(engine, name, model)
+    with pytest.raises(InputError, match="not those of an analyzer in the index"):
+        ServedImpacts(plain, served.field, "sparse_vector").template_clause(engine, name)
+    if served.field_type != "sparse_vector":
+        with pytest.raises(InputError, match="does not search a field of the type rank_features by a text"):
+            served.template_clause(engine, name)
+        return
+    template = {"query": served.template_clause(engine, name, 2.0), "size": 200}
+    for word in sorted(same)[:20]:
+        by_text, by_words = (
+            {hit.id: hit.score for hit in engine.search(name, body).hits}
+            for body in (fill_template(template, word), {"query": served.clause(word, 2.0), "size": 200})
+        )
+        assert by_text
+        assert by_text == pytest.approx(by_words)
 
 
 def test_gc_and_uninstall_know_impacts(engine: Engine, name: str) -> None:
