@@ -107,7 +107,7 @@ def measure(
         bm25 = [hit.id for hit in engine.search(index, {**body, "_source": False}).hits]
         request = Request(topic.query, body, template, 0, DEPTH, "bench", Deadline())
         started = time.perf_counter()
-        near = [hit.id for hit in nearest.nearest(request, query)]
+        near = [hit.id for hit in nearest.found(request, query)]
         found.knn_ms.append((time.perf_counter() - started) * 1000)
         exact = np.argsort(-(corpus.vectors @ query.vectors.vector), kind="stable")[: len(near)]
         found.exact.append(len({corpus.ids[row] for row in exact.tolist()} & set(near)) / max(len(near), 1))

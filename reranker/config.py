@@ -30,14 +30,14 @@ from reranker.errors import ConfigError
 
 T = TypeVar("T")
 
-RouteName = Literal["beside", "fetch", "inside"]
-"""Where scores are computed: from a local store, from vectors in the engine's response, or in the engine."""
+RouteName = Literal["beside", "fetch", "inside", "impacts"]
+"""Where scores are computed: from a local store, from vectors in the engine's response, in the engine, or when
+documents are written: with ``impacts``, words with weights that the engine's own queries add up."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 DEFAULT_ROUTE: RouteName = "fetch"
-STORED_ROUTES = (*ROUTES, "first-stage", "impacts")
+STORED_ROUTES = (*ROUTES, "first-stage")
 """Routes for which a version can have fields in the engine. ``first-stage`` is nearest-neighbour search, which finds
-documents that share no word with the query. ``impacts`` are words with weights, which the engine's own queries add up.
-"""
+documents that share no word with the query."""
 MAX_KEYWORDS = 1000
 """Maximum K of ``keywords:K``."""
 

@@ -233,6 +233,11 @@ def not_rerankable(body: Mapping[str, Any]) -> Reason | None:
     if body.get("profile"):
         text = "the body asks for a profile, which the engine can only give of its own search (profile)"
         return Reason(ReasonKind.NOT_RERANKABLE, text)
+    return not_by_score(body)
+
+
+def not_by_score(body: Mapping[str, Any]) -> Reason | None:
+    """Return the reason if the body sorts by anything but ``_score``, so that scores do not decide its order."""
     sort = "_score" if body.get("sort") in (None, []) else body["sort"]
     # Further sort keys only break ties.
     first = sort[0] if isinstance(sort, (list, tuple)) else sort

@@ -59,7 +59,8 @@ class RerankedPage:
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The engine's first response (aggregations, suggestions), without hits."""
     engine_answer: Mapping[str, Any] | None = None
-    """The engine's whole response if the page is in its order, else None. Not part of the JSON."""
+    """The engine's whole response if the page is in its order, with impacts or without, else None. Not part of the
+    JSON."""
 
     @property
     def cause(self) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from msgspec import structs
@@ -26,8 +26,17 @@ from msgspec import structs
 from reranker.arrays import Bool
 from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
-from reranker.engines.bodies import PLACE, SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
+from reranker.engines.bodies import (
+    PLACE,
+    SHOWN_OF_HITS,
+    fill_template,
+    fill_variables,
+    not_by_score,
+    page_body,
+    window_of,
+)
 from reranker.engines.given_field import is_searchable
+from reranker.engines.impacts import Mode, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
@@ -58,6 +67,7 @@ from reranker.errors import (
     InputError,
     RerankerError,
 )
+from reranker.models.impacts import query_words
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
@@ -86,6 +96,7 @@ from reranker.rerank.candidates import (
     route_of,
 )
 from reranker.rerank.explain import Explanation, explanations_of
+from reranker.rerank.impacts import ServedImpacts
 from reranker.rerank.ranking import (
     Ranking,
     Request,
@@ -143,6 +154,7 @@ class NearestDocuments:
     index: str
     encoder_id: str
     k: int
+    what: ClassVar[str] = "their vectors"
     given: Encoder | None = None
     """Encoder whose view reads vectors of the user; None: only the field of ``encoder_id`` is searched."""
     _field: str | None = field(init=False, default=None)
@@ -168,7 +180,11 @@ class NearestDocuments:
         infos = [self.engine.index_info(name) for name in self.engine.index_names(self.index)]
         return bool(infos) and all(is_searchable(info.properties, path, n_dims) for info in infos)
 
-    def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
+    def check(self) -> None:
+        """Raise the error that would affect every search."""
+        self.field_searched()
+
+    def found(self, request: Request, query: EncodedQuery) -> list[Hit]:
         """Return the retrieved documents, nearest first; none if the model has no vector for any query word."""
         name, vector, conditions = self.field_searched(), query.vectors.vector, conditions_of(request.body)
         given = self.given.vector_field if self._is_given and self.given is not None else None
@@ -186,27 +202,71 @@ class NearestDocuments:
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits[: self.k])
 
+
+@dataclass(slots=True)
+class ImpactDocuments:
+    """A first stage by impacts, which also finds documents that share no word with the query.
+
+    It retrieves the ``k`` documents with the largest sums of impacts that satisfy the filters of the team's body.
+    """
+
+    engine: Engine
+    index: str
+    model: RankingModel
+    k: int
+    what: ClassVar[str] = "their impacts"
+    _impacts: ServedImpacts | None = field(init=False, default=None)
+
+    def impacts(self) -> ServedImpacts:
+        """Return the impacts of the index. They are looked up once; errors as in `ServedImpacts.of_index`."""
+        if self._impacts is None:
+            self._impacts = ServedImpacts.of_index(self.engine, self.index, self.model)
+        return self._impacts
+
+    def check(self) -> None:
+        """Raise the error that would affect every search."""
+        self.impacts()
+
+    def found(self, request: Request, query: EncodedQuery) -> list[Hit]:
+        """Return the retrieved documents, that of the largest sum first."""
+        conditions = conditions_of(request.body)
+        clause: dict[str, Any] = {"must": [self.impacts().clause(request.asked)]}
+        clause |= {"filter": [conditions]} if conditions else {}
+        body = {"query": {"bool": clause}, "size": self.k, "_source": False, "track_total_hits": False}
+        timeout_s = request.deadline.timeout_s()
+        answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        return list(answer.hits)
+
+
+@dataclass(slots=True)
+class AddedCandidates:
+    """Candidates that another first stage adds to the engine's own hits."""
+
+    engine: Engine
+    index: str
+    stage: NearestDocuments | ImpactDocuments
+
     def unite(
         self, request: Request, query: EncodedQuery, hits: Sequence[Hit], window: int, source: bool | list[str]
     ) -> tuple[Sequence[Hit], int, str]:
         """Return (hits of both stages, number of candidates, notice for the user or "").
 
-        The hits are: the engine's window in its order, then the documents found only by vectors, then the engine's
-        other hits. A document found only by vectors gets the score of the team's own query, 0 if it shares no word, so
-        that all candidates are blended alike. If the vector stage fails, only the engine's hits are returned, and the
-        notice contains the reason.
+        The hits are: the engine's window in its order, then the documents that only the other stage found, then the
+        engine's other hits. An added document gets the score of the team's own query, 0 if it shares no word, so that
+        all candidates are blended alike. If the other stage fails, only the engine's hits are returned, and the notice
+        contains the reason.
 
         ``hits`` are the engine's own, of which the first ``window`` are candidates. ``source`` is the ``_source``
         option of candidates.
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
-            reason = f"the body excludes documents by {', '.join(unread)}, which vector search cannot apply"
+            reason = f"the body excludes documents by {', '.join(unread)}, which it cannot apply"
             return hits, width, f"the first stage searched only by words: {reason}"
         try:
             with request.deadline.stage("first stage"):
                 known = {(hit.index, hit.id) for hit in hits[:window]}
-                new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
+                new = [hit for hit in self.stage.found(request, query) if (hit.index, hit.id) not in known]
                 scored = self._scored(request, new, source) if new else []
         except RerankerError as error:
             return hits, width, f"the first stage searched only by words: {error}"
@@ -215,7 +275,7 @@ class NearestDocuments:
         added = {(hit.index, hit.id) for hit in scored}
         rest = [hit for hit in hits[window:] if (hit.index, hit.id) not in added]
         width += len(scored)
-        notice = f"{len(scored)} of {width} candidates were found only by their vectors"
+        notice = f"{len(scored)} of {width} candidates were found only by {self.stage.what}"
         return (*hits[:window], *scored, *rest), width, notice
 
     def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
@@ -373,9 +433,16 @@ class Reranker:
         self._sizes = SourceSizes()
         self._own_answer_s = 0.0  # moving average of the time that the engine takes for its own answer
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
-        self._nearest: NearestDocuments | None = None
+        self._added: AddedCandidates | None = None
         if model is not None and self.settings.retrieve == "hybrid":
-            self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours, model.encoder)
+            nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours, model.encoder)
+            self._added = AddedCandidates(engine, index, nearest)
+        elif model is not None and self.settings.retrieve == "impacts":
+            by_impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
+            self._added = AddedCandidates(engine, index, by_impacts)
+        self._impacts: ImpactDocuments | None = None
+        if model is not None and route == "impacts":
+            self._impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
         self._rescorer: Rescorer | None = None
         if isinstance(self._candidates.route, EngineScript):
             self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
@@ -397,8 +464,9 @@ class Reranker:
         """
         if isinstance(self._candidates.route, EngineScript):
             self._candidates.route.fields()
-        if self._nearest is not None:
-            self._nearest.field_searched()
+        for stage in (self._impacts, self._added.stage if self._added else None):
+            if stage is not None:
+                stage.check()
         if body is None and self.model is not None:
             count, fields = self.engine.count, self.model.encoder.view.fields
             paths = [spec.path for spec in fields] if count(self.index) else []
@@ -448,16 +516,22 @@ class Reranker:
             If the body or the page is invalid.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
-        reason = off or why_not({**request.body, "size": request.size}) or request.unread
+        by_score = not_by_score if self._impacts else why_not
+        reason = off or by_score({**request.body, "size": request.size}) or request.unread
         # Where candidates are added, the engine's order continues after them, not after the engine's own window.
-        past = request.first >= self.settings.window and self._nearest is None
+        past = request.first >= self.settings.window and self._added is None and self._impacts is None
         if past and not reason:
             text = f"the page begins after the window of {self.settings.window}, where hits keep the engine's order"
             reason = Reason(ReasonKind.PAST_WINDOW, text)
         attributes: dict[str, str | bool | int | float] = {"ssi.index": self.index, "ssi.route": self.route}
         with traced("search", attributes) as span, _bounding(request.deadline):
             span.note_query(query)
-            page = self._engine_page(request, reason) if reason else self._reranked_page(request, explain)
+            if reason:
+                page = self._engine_page(request, reason)
+            elif self._impacts is not None:
+                page = self._page_by_impacts(request, self._impacts)
+            else:
+                page = self._reranked_page(request, explain)
             span.note(_attributes_of(page))
         return page
 
@@ -555,6 +629,34 @@ class Reranker:
         ranking = Ranking(answer.hits, offset=request.first)
         hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, hits, reason=reason, fallback=fallback)
+
+    def _page_by_impacts(self, request: Request, stage: ImpactDocuments) -> RerankedPage:
+        """Return the engine's answer to the body with impacts, or to the body itself with the reason for this fallback.
+
+        The engine is asked once, for the page only: it adds up the impacts itself.
+        """
+        reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
+        deadline = request.deadline.reserving(reserved_s)
+        try:
+            if not query_words(stage.model, request.asked):
+                raise FallbackError(ReasonKind.EMPTY_QUERY, "the query has no word that the model counts")
+            clause = stage.impacts().clause(request.asked, self.settings.boost)
+            body = _with_impacts(request.body, clause, self.settings.mode)
+            body |= {"from": request.first, "size": request.size}
+            with deadline.stage("engine"):
+                timeout_s = deadline.timeout_s()
+                answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        except EngineError as error:
+            if not _may_answer_itself(error):
+                raise
+            return self._engine_page(request, _reason_of(error), fallback=True)
+        except Exception as error:
+            # As in `_reranked_page`: a failure must never make the search worse than without impacts.
+            return self._engine_page(request, _reason_of(error), fallback=True)
+        ranking = Ranking(answer.hits, offset=request.first)
+        hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
+        page = self._page(request, answer, ranking, hits, reason=None)
+        return replace(page, engine_answer=answer.raw)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         """Return the page in the model's order, or the engine's own answer with the reason for this fallback."""
@@ -719,8 +821,8 @@ class Reranker:
         if self.model is None:
             raise _no_model()
         width, notice = self.settings.window, ""
-        if self._nearest is not None:
-            hits, width, notice = self._nearest.unite(request, query, hits, width, source)
+        if self._added is not None:
+            hits, width, notice = self._added.unite(request, query, hits, width, source)
         head = (self.model, query, hits[:width], request.deadline)
         return hits, self._candidates.score(*head, are_whole=source is True), notice
 
@@ -796,6 +898,14 @@ class Reranker:
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
             engine_answer=answer.raw if reason else None,
         )
+
+
+def _with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+    """Return `with_impacts`; `FallbackError` for a body that impacts cannot be added to."""
+    try:
+        return with_impacts(body, clause, mode)
+    except ConfigError as error:
+        raise FallbackError(ReasonKind.NOT_RERANKABLE, error.message) from error
 
 
 class _Encoding:

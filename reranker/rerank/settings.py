@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reranker.config import check_ranges
+from reranker.engines.impacts import MODES, Mode
 from reranker.errors import ConfigError
 
-RETRIEVALS = ("bm25", "hybrid")
-"""First stages: ``bm25`` takes the hits of the body; ``hybrid`` adds the documents with the nearest vectors."""
+RETRIEVALS = ("bm25", "hybrid", "impacts")
+"""First stages: ``bm25`` takes the hits of the body; ``hybrid`` adds the documents with the nearest vectors, and
+``impacts`` those with the largest sums of impacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class RerankSettings:
         "alpha": "[0, 1]",
         "one_request_bytes": "[0, inf)",
         "neighbours": "[1, 10000]",
+        "boost": "(0, inf)",
         "rescore_from": "[1, 10000]",
     }
     """Allowed range of each field, see `reranker.config.check_ranges`."""
@@ -52,10 +55,15 @@ class RerankSettings:
     costs more than these bytes (see benchmarks/bench_search.py), unless the engine runs in this process and the route
     needs no field. 0: always make two requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'hybrid'}: First stage. ``hybrid`` adds the ``neighbours`` documents with the nearest vectors to the
-    hits of the body."""
+    """{'bm25', 'hybrid', 'impacts'}: First stage. ``hybrid`` adds the ``neighbours`` documents with the nearest vectors
+    to the hits of the body, and ``impacts`` those with the largest sums of impacts."""
     neighbours: int = 100
-    """Number of documents that ``hybrid`` retrieves by vectors."""
+    """Number of documents that ``hybrid`` retrieves by vectors, or ``impacts`` by words."""
+    mode: Mode = MODES[0]
+    """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
+    the hits stay those of the body."""
+    boost: float = 1.0
+    """Route *impacts*: weight of the impacts next to the body's own score, above 0."""
     rescore_from: int | None = 500
     """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
     page (see benchmarks/bench_routes.py). For smaller windows, or with None, it returns the candidates' ids and scores,
@@ -65,3 +73,5 @@ class RerankSettings:
         check_ranges(self, **self.RANGES)
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}: it must be one of {', '.join(RETRIEVALS)}")
+        if self.mode not in MODES:
+            raise ConfigError(f"mode is {self.mode!r}: it must be one of {', '.join(MODES)}")

@@ -16,15 +16,18 @@ from indexer.encoding import present_routes
 from indexer.garbage import collect, plan_collection, uninstall
 from indexer.renewal import Target, sync
 from indexer.versions import live_mapping, promote, rollback
+from reranker.config import RouteName
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.analysis import analyzer_definition
 from reranker.engines.bodies import fill_template
 from reranker.engines.impacts import IMPACTS_ALIAS, MODES, impacts_clause, key_of, stored_words, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
-from reranker.errors import EngineRejected, InputError, Unsupported
+from reranker.errors import EncoderMismatch, EngineRejected, InputError, Unsupported
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
+from reranker.records import ReasonKind
+from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.impacts import ServedImpacts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.vocabulary import VocabularyBuilder
@@ -310,6 +313,75 @@ def test_the_engines_own_analyzer_adds_up_the_same(engine: Engine, name: str) ->
         )
         assert by_text
         assert by_text == pytest.approx(by_words)
+
+
+def reranker_of(engine: Engine, name: str, model: RankingModel, route: RouteName, **settings: Any) -> Reranker:
+    given = RerankSettings(deadline_ms=None, **settings)
+    return Reranker(engine, name, model, route=route, settings=given)
+
+
+def test_a_search_by_impacts_is_the_engines_own_answer(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    body = {"query": {"match": {"text": "{{query}}"}}, "size": 7, "aggs": {"tags": {"terms": {"field": "tag"}}}}
+    for mode in MODES:
+        reranker = reranker_of(engine, name, model, "impacts", mode=mode, boost=3.0)
+        reranker.check(body)
+        for query in ("word3 word8", "word20", "node.js"):
+            page = reranker.search(query, body, from_=2)
+            clause = ServedImpacts.of_index(engine, name, model).clause(query, 3.0)
+            asked = with_impacts({**fill_template(body, query), "from": 2}, clause, mode)
+            expected = engine.search(name, asked)
+            assert (page.reranked, page.fallback, page.total) == (True, False, expected.total)
+            assert [(hit.id, hit.score) for hit in page.hits] == [(hit.id, hit.score) for hit in expected.hits]
+            assert page.raw["aggregations"] == expected.raw["aggregations"]
+            assert not any(key.startswith("ssi_") for hit in page.hits for key in hit.source)
+    assert reranker.search("word3", {**body, "collapse": {"field": "tag"}}).reranked
+    for query, more, kind in (
+        ("word3", {"sort": ["tag"]}, ReasonKind.NOT_RERANKABLE),
+        ("...", {}, ReasonKind.EMPTY_QUERY),
+    ):
+        page = reranker.search(query, {**body, **more})
+        assert not page.reranked
+        assert page.reason is not None
+        assert page.reason.kind is kind
+        own = engine.search(name, fill_template({**body, **more}, query))
+        assert [hit.id for hit in page.hits] == [hit.id for hit in own.hits]
+
+
+def test_impacts_as_a_first_stage_add_what_the_words_do_not_find(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("fetch", "impacts")))
+    engine.refresh(name)
+    body = {"query": {"bool": {"must": {"match": {"text": "{{query}}"}}, "filter": {"term": {"tag": "x"}}}}, "size": 40}
+    exact = reranker_of(engine, name, model, "fetch", retrieve="impacts", neighbours=40, alpha=1.0, window=100)
+    exact.check(body)
+    page = exact.search("word25", body)
+    assert page.reranked
+    assert {documents[hit.id]["tag"] for hit in page.hits} == {"x"}
+    plain = {hit.id for hit in engine.search(name, fill_template(body, "word25")).hits}
+    assert plain < {hit.id for hit in page.hits}
+    assert any("found only by their impacts" in notice for notice in page.notices)
+    encoded = model.encoder.encode(list(documents.values()), list(documents))
+    query = model.encode_queries(["word25"])
+    scores = query.vectors @ encoded.vectors.T + (query.rows @ encoded.rows.T).toarray()
+    by_id = dict(zip(documents, scores[0].tolist(), strict=True))
+    for hit in page.hits:
+        assert hit.score == pytest.approx(by_id[hit.id], abs=1e-4)
+
+
+def test_without_impacts_the_command_is_named(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    for route, settings in (("impacts", {}), ("fetch", {"retrieve": "impacts"})):
+        with pytest.raises(EncoderMismatch, match=r"ssi revectorize .* --routes impacts"):
+            reranker_of(engine, name, model, route, **settings).check()  # type: ignore[arg-type]
 
 
 def test_gc_and_uninstall_know_impacts(engine: Engine, name: str) -> None:

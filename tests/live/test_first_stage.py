@@ -111,7 +111,7 @@ def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
     for word in range(0, 60, 6):
         query = encode_query(served.model, f"word{word} word{(word * 7) % 60}")
         request = Request("", {"query": {"match_all": {}}}, {}, 0, 10, "", Deadline())
-        found = {hit.id for hit in nearest.nearest(request, query)}
+        found = {hit.id for hit in nearest.found(request, query)}
         scores = vectors @ query.vectors.vector
         exact = {names[row] for row in np.argsort(-scores, kind="stable")[:30].tolist()}
         assert len(found) == 30

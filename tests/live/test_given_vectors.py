@@ -236,7 +236,7 @@ def test_hybrid_search_uses_the_field_that_the_index_has(engine: Engine, index: 
     found = NearestDocuments(engine, index, model.encoder_id, 30, model.encoder)
     assert found.field_searched() == "embedding"
     request = Request(query, body, body, 0, 10, "", Deadline())
-    hits = [hit.id for hit in found.nearest(request, encode_query(model, query))]
+    hits = [hit.id for hit in found.found(request, encode_query(model, query))]
     assert len(set(hits) & set(nearest)) >= 27  # the graph is approximate, its numbers are quantised
     with pytest.raises(EncoderMismatch, match="first-stage"):
         NearestDocuments(engine, index, model.encoder_id, 30).field_searched()

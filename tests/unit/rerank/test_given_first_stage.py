@@ -72,12 +72,12 @@ def test_the_vector_is_turned_back_into_the_space_of_the_field() -> None:
     condition = {"term": {"tag": "x"}}
     body = {"query": {"bool": {"must": {"match": {"text": "hard wood"}}, "filter": condition}}}
     request = Request("hard wood", body, body, 0, 5, "", Deadline())
-    assert nearest.nearest(request, encode_query(model, "hard wood")) == []
+    assert nearest.found(request, encode_query(model, "hard wood")) == []
     (sent,) = engine.bodies
     expected = field.axes @ words.vectors(model.encode_queries(["hard wood"]).learned_rows)[0]
     np.testing.assert_allclose(sent["knn"]["query_vector"], expected / np.linalg.norm(expected), atol=1e-6)
     assert sent["knn"]["field"] == "vector" and sent["knn"]["k"] == 5 and sent["knn"]["filter"] and sent["size"] == 5
-    assert nearest.nearest(request, encode_query(model, "unknownword")) == [] and len(engine.bodies) == 1
+    assert nearest.found(request, encode_query(model, "unknownword")) == [] and len(engine.bodies) == 1
 
 
 def test_without_an_indexed_field_the_missing_fields_are_named() -> None:
