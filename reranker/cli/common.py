@@ -33,6 +33,7 @@ from rich.text import Text
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
 from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
+from reranker.engines.impacts import MODES
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError
 from reranker.progress import Progress, RunProgress, TitledProgress
@@ -250,8 +251,16 @@ read_store_option = click.option(
     help="Local store for route `beside`.  [default: the one that `ssi index --write-store default` writes]",
 )
 neighbours_option = setting(
-    RerankSettings, "neighbours", help="Number of nearest documents that `--retrieve hybrid` requests."
+    RerankSettings, "neighbours", help="Number of documents that `--retrieve hybrid` or `impacts` requests in addition."
 )
+mode_option = setting(
+    RerankSettings,
+    "mode",
+    type=click.Choice(MODES),
+    help="Impacts: `find`: documents that only the impacts find are hits too; `reorder`: the hits stay those of the "
+    "body.",
+)
+boost_option = setting(RerankSettings, "boost", help="Weight of impacts next to the body's own score.")
 alpha_option = setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from reranker.cli import common
-from reranker.engines.impacts import MODES
 
 
 @click.command(
@@ -28,19 +27,11 @@ Store the impacts first:
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option(
-    "--mode",
-    type=click.Choice(MODES),
-    default=MODES[0],
-    help="`find`: documents that only the impacts find are hits too; `reorder`: the hits stay those of the body.",
-)
-@click.option(
-    "--boost",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    help="Weight of the impacts next to the body's own score.",
-)
-def impacts_command(query: str, engine_spec: str, index: str, model_path: Path, **options: Any) -> None:
+@common.mode_option
+@common.boost_option
+def impacts_command(
+    query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None, **options: Any
+) -> None:
     """Print the search body in which the engine adds up the impacts of the words of QUERY.
 
     Without QUERY, print a template with {{query}} in it. The engine's own analyzer then splits the query, which is
@@ -52,13 +43,15 @@ def impacts_command(query: str, engine_spec: str, index: str, model_path: Path, 
     from reranker.rerank.impacts import ServedImpacts
     from reranker.rerank.ranking import default_template
     from reranker.rerank.search import read_body
+    from reranker.rerank.settings import RerankSettings
 
+    settings = RerankSettings(**common.stated(RerankSettings, options))
     engine = common.open_engine_of(engine_spec)
     model = load_model(model_path, engine)
     impacts = ServedImpacts.of_index(engine, index, model)
-    body = read_body(options["body_path"]) if options["body_path"] else default_template(model.encoder.view)
+    body = read_body(body_path) if body_path else default_template(model.encoder.view)
     if query:
-        body, clause = fill_template(body, query), impacts.clause(query, options["boost"])
+        body, clause = fill_template(body, query), impacts.clause(query, settings.boost)
     else:
-        clause = impacts.template_clause(engine, index, options["boost"])
-    common.print_json(with_impacts(body, clause, options["mode"]))
+        clause = impacts.template_clause(engine, index, settings.boost)
+    common.print_json(with_impacts(body, clause, settings.mode))

@@ -44,16 +44,19 @@ A body is your own search body, with {{query}} in the place of the query text:
     type=common.ROUTE,
     default=DEFAULT_ROUTE,
     help="Where scores are computed. `beside`: here, with vectors of a local store; `fetch`: here, with vectors from "
-    "the engine's response; `inside`: in the engine.",
+    "the engine's response; `inside`: in the engine; `impacts`: when documents are written, and the engine adds up "
+    "words.",
 )
 @common.setting(
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: only the engine's own hits, or also the nearest documents by vector, which need not contain the "
-    "query's words.",
+    help="Candidates: only the engine's own hits, or also the nearest documents by vector (`hybrid`) or by impacts, "
+    "which need not contain the query's words.",
 )
 @common.neighbours_option
+@common.mode_option
+@common.boost_option
 @common.read_store_option
 @common.window_option
 @click.option("--size", type=click.IntRange(0), help="Number of hits to show.  [default: the body's size, or 10]")

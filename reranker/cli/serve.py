@@ -60,14 +60,16 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     metavar="DIR",
     help="Folder of model folders. The service uses the version that `ssi promote` made live.",
 )
-@common.setting(ServiceSettings, "route", type=common.ROUTE, help="Where vectors come from.")
+@common.setting(ServiceSettings, "route", type=common.ROUTE, help="Where scores come from.")
 @common.setting(
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: only the engine's own hits, or also the nearest documents by vector.",
+    help="Candidates: only the engine's own hits, or also the nearest documents by vector (`hybrid`) or by impacts.",
 )
 @common.neighbours_option
+@common.mode_option
+@common.boost_option
 @common.read_store_option
 @click.option(
     "--body",

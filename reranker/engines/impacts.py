@@ -21,6 +21,9 @@ from reranker.errors import ConfigError, InputError
 Mode = Literal["find", "reorder"]
 """``find``: documents that only the impacts find are hits too. ``reorder``: the hits stay those of the body."""
 MODES: Final[tuple[Mode, ...]] = ("find", "reorder")
+DEFAULT_BOOST: Final = 8.0
+"""Weight of impacts next to the body's own score: they contain a tuned lexical score already, so that they decide the
+order. Chosen on validation queries of nfcorpus (`benchmarks/served.py`)."""
 DOT: Final = "\u2024"
 """Replaces a dot in a key of ``rank_features``: the one dot leader, which no analyzer of ours leaves in a word."""
 IMPACTS_ALIAS: Final = "ssi_impacts"

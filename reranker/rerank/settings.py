@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reranker.config import check_ranges
-from reranker.engines.impacts import MODES, Mode
+from reranker.engines.impacts import DEFAULT_BOOST, MODES, Mode
 from reranker.errors import ConfigError
 
 RETRIEVALS = ("bm25", "hybrid", "impacts")
@@ -62,7 +62,7 @@ class RerankSettings:
     mode: Mode = MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""
-    boost: float = 1.0
+    boost: float = DEFAULT_BOOST
     """Route *impacts*: weight of the impacts next to the body's own score, above 0."""
     rescore_from: int | None = 500
     """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
