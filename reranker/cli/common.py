@@ -31,9 +31,8 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
-from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
+from reranker.config import DEFAULT_ROUTE, IMPACT_MODES, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
-from reranker.engines.impacts import MODES
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError
 from reranker.progress import Progress, RunProgress, TitledProgress
@@ -256,7 +255,7 @@ neighbours_option = setting(
 mode_option = setting(
     RerankSettings,
     "mode",
-    type=click.Choice(MODES),
+    type=click.Choice(IMPACT_MODES),
     help="Impacts: `find`: documents that only the impacts find are hits too; `reorder`: the hits stay those of the "
     "body.",
 )

@@ -1,4 +1,4 @@
-"""``ssi impacts``: print the search body with which the engine alone serves the learned score."""
+"""``ssi impacts``: print the search body in which the engine adds up learned words."""
 
 from __future__ import annotations
 

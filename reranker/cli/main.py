@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "embed": "Compute the vectors of documents by a text encoder, for those who have none.",
         "links": "Compute fields of documents from the links between them: PageRank, anchor texts.",
         "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
-        "impacts": "Print the search body with which the engine alone serves the learned score.",
+        "impacts": "Print the search body in which the engine adds up learned words.",
         "versions": "List the model versions of an index, and which one is live.",
         "promote": "Make a version live.",
         "rollback": "Make the previously live version live again.",

@@ -10,20 +10,15 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from reranker.arrays import Float64
+from reranker.config import IMPACT_MODES, ImpactMode
 from reranker.engines.vectors import conditions_of
 from reranker.errors import ConfigError, InputError
 
-Mode = Literal["find", "reorder"]
-"""``find``: documents that only the impacts find are hits too. ``reorder``: the hits stay those of the body."""
-MODES: Final[tuple[Mode, ...]] = ("find", "reorder")
-DEFAULT_BOOST: Final = 8.0
-"""Weight of impacts next to the body's own score: they contain a tuned lexical score already, so that they decide the
-order. Chosen on validation queries of nfcorpus (`benchmarks/served.py`)."""
 DOT: Final = "\u2024"
 """Replaces a dot in a key of ``rank_features``: the one dot leader, which no analyzer of ours leaves in a word."""
 IMPACTS_ALIAS: Final = "ssi_impacts"
@@ -115,7 +110,7 @@ def _check_boost(boost: float) -> None:
         raise ConfigError(f"the boost of impacts is {boost!r}: it must be finite and above 0")
 
 
-def with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+def with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: ImpactMode) -> dict[str, Any]:
     """Return a search body whose query also adds up impacts. Everything else of the body stays as it is.
 
     In the mode ``find``, the filters of the query hold for the documents that only impacts find.
@@ -125,8 +120,8 @@ def with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Mode)
     ConfigError
         If the body has no ``query``, or searches in another way too.
     """
-    if mode not in MODES:
-        raise ConfigError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+    if mode not in IMPACT_MODES:
+        raise ConfigError(f"mode {mode!r} is not one of {', '.join(IMPACT_MODES)}")
     others = sorted(name for name in ("knn", "retriever", "sub_searches") if name in body)
     query = body.get("query")
     if others or not isinstance(query, Mapping):

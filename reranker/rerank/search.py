@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import structs
 
 from reranker.arrays import Bool
-from reranker.config import ROUTES, RouteName
+from reranker.config import ROUTES, ImpactMode, RouteName
 from reranker.deadline import Deadline
 from reranker.engines.bodies import (
     PLACE,
@@ -36,7 +36,7 @@ from reranker.engines.bodies import (
     window_of,
 )
 from reranker.engines.given_field import is_searchable
-from reranker.engines.impacts import Mode, with_impacts
+from reranker.engines.impacts import with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
@@ -900,7 +900,7 @@ class Reranker:
         )
 
 
-def _with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+def _with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: ImpactMode) -> dict[str, Any]:
     """Return `with_impacts`; `FallbackError` for a body that impacts cannot be added to."""
     try:
         return with_impacts(body, clause, mode)

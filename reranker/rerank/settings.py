@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reranker.config import check_ranges
-from reranker.engines.impacts import DEFAULT_BOOST, MODES, Mode
+from reranker.config import IMPACT_BOOST, IMPACT_MODES, ImpactMode, check_ranges
 from reranker.errors import ConfigError
 
 RETRIEVALS = ("bm25", "hybrid", "impacts")
@@ -59,10 +58,10 @@ class RerankSettings:
     to the hits of the body, and ``impacts`` those with the largest sums of impacts."""
     neighbours: int = 100
     """Number of documents that ``hybrid`` retrieves by vectors, or ``impacts`` by words."""
-    mode: Mode = MODES[0]
+    mode: ImpactMode = IMPACT_MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""
-    boost: float = DEFAULT_BOOST
+    boost: float = IMPACT_BOOST
     """Route *impacts*: weight of the impacts next to the body's own score, above 0."""
     rescore_from: int | None = 500
     """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
@@ -73,5 +72,5 @@ class RerankSettings:
         check_ranges(self, **self.RANGES)
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}: it must be one of {', '.join(RETRIEVALS)}")
-        if self.mode not in MODES:
-            raise ConfigError(f"mode is {self.mode!r}: it must be one of {', '.join(MODES)}")
+        if self.mode not in IMPACT_MODES:
+            raise ConfigError(f"mode is {self.mode!r}: it must be one of {', '.join(IMPACT_MODES)}")

@@ -16,11 +16,11 @@ from indexer.encoding import present_routes
 from indexer.garbage import collect, plan_collection, uninstall
 from indexer.renewal import Target, sync
 from indexer.versions import live_mapping, promote, rollback
-from reranker.config import RouteName
+from reranker.config import IMPACT_MODES, RouteName
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.analysis import analyzer_definition
 from reranker.engines.bodies import fill_template
-from reranker.engines.impacts import IMPACTS_ALIAS, MODES, impacts_clause, key_of, stored_words, with_impacts
+from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, key_of, stored_words, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EncoderMismatch, EngineRejected, InputError, Unsupported
@@ -191,7 +191,7 @@ def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, 
         )
         plain, reordered, found = (
             {hit.id: hit.score or 0.0 for hit in engine.search(name, body).hits}
-            for body in (own, *(with_impacts(own, clause, mode) for mode in MODES))
+            for body in (own, *(with_impacts(own, clause, mode) for mode in IMPACT_MODES))
         )
         sums = expected_sums(model, documents, word, engine.capabilities().sparse_terms)
         assert plain.keys() == reordered.keys() <= found.keys()
@@ -327,7 +327,7 @@ def test_a_search_by_impacts_is_the_engines_own_answer(engine: Engine, name: str
     sync(Target(engine, name, model, routes=("impacts",)))
     engine.refresh(name)
     body = {"query": {"match": {"text": "{{query}}"}}, "size": 7, "aggs": {"tags": {"terms": {"field": "tag"}}}}
-    for mode in MODES:
+    for mode in IMPACT_MODES:
         reranker = reranker_of(engine, name, model, "impacts", mode=mode, boost=3.0)
         reranker.check(body)
         for query in ("word3 word8", "word20", "node.js"):
