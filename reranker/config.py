@@ -39,8 +39,8 @@ STORED_ROUTES = (*ROUTES, "first-stage")
 """Routes for which a version can have fields in the engine. ``first-stage`` is nearest-neighbour search, which finds
 documents that share no word with the query."""
 ImpactMode = Literal["find", "reorder"]
-"""Effect of impacts in a search. ``find``: documents that only the impacts find are hits too. ``reorder``: the hits stay
-those of the body."""
+"""Effect of impacts in a search. ``find``: documents that only the impacts find are hits too; ``reorder``: the hits
+stay those of the body."""
 IMPACT_MODES: tuple[ImpactMode, ...] = get_args(ImpactMode)
 IMPACT_BOOST = 8.0
 """Weight of impacts next to the body's own score. They contain a tuned lexical score already, so that they decide the

@@ -67,10 +67,12 @@ def open_engine(
         return RestEngine(EngineClient(open_client(dialect, url, settings), f"{kind}:{url}", settings, retries))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
+    from reranker.engines.language import WEIGHTED_WORDS
     from reranker.engines.local import LocalEngine
     from reranker.engines.tantivy import TantivyCatalogue
 
-    return LocalEngine(spec, TantivyCatalogue(Path(rest).expanduser()), Capabilities("tantivy"))
+    capabilities = Capabilities("tantivy", sparse_terms=WEIGHTED_WORDS)
+    return LocalEngine(spec, TantivyCatalogue(Path(rest).expanduser()), capabilities)
 
 
 def absolute_spec(spec: str, folder: Path = Path()) -> str:

@@ -1,8 +1,8 @@
 """Impacts in an index: the field of weighted words, and the clauses that add them up. Pure.
 
-Elasticsearch keeps the words in ``sparse_vector``, OpenSearch in ``rank_features``. Both keep 9 bits of a weight and
-drop the rest, so weights are rounded to 9 bits before they are sent. The key of a word is the word; in
-``rank_features``, where a dot in a key finds nothing, each dot is written as `DOT`.
+Elasticsearch keeps the words in ``sparse_vector``, OpenSearch and the embedded engine in ``rank_features``. All keep 9
+bits of a weight and drop the rest, so weights are rounded to 9 bits before they are sent. The key of a word is the
+word; in ``rank_features``, where a dot in a key finds nothing, each dot is written as `DOT`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """The subset of Elasticsearch that the embedded engine supports: mappings, search bodies and rules of writes. Pure.
 
 Mappings: ``text`` (standard analyzer), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
-``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. There is no date detection.
+``binary`` (stored only), ``rank_features`` (words with weights), objects and multi-fields, with ``dynamic`` true, false
+or strict. There is no date detection.
 
 Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (dates as ``epoch_millis``),
 ``track_total_hits`` and ``sort`` by ``_score``.
 
 Queries: ``match``, ``multi_match`` (``best_fields``, ``most_fields``, boosts as ``title^2``), ``bool``, ``ids``,
-``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. They are parsed into a small immutable tree.
+``term``, ``terms``, ``exists``, ``match_all``, ``match_none``, ``rank_feature`` (``linear``, of a word in a field
+``rank_features``). They are parsed into a small immutable tree.
 
 Everything else is refused by name; nothing is ignored silently.
 
@@ -43,13 +45,18 @@ from reranker.text.analyzers import character_class
 WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 """Type → number of bits without the sign."""
 NUMBERS = frozenset({*WHOLE_NUMBERS, "double", "float", "half_float"})
-TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
+WEIGHTED_WORDS = "rank_features"
+TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object", WEIGHTED_WORDS}) | NUMBERS
 METADATA_FIELDS = frozenset(
     {"_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing", "_seq_no", "_source", "_version"}
 )
 """Names that the engines keep for themselves at the top level of a document."""
 MAX_KEYWORD_BYTES = 32766
 """Size of the longest term that Lucene indexes."""
+MAX_WEIGHTED_WORD_BYTES = 32_000
+"""Size of the longest word with a weight. tantivy drops terms of more than 65,530 bytes, and escapes may double it."""
+LEAST_WEIGHT, LARGEST_WEIGHT = 2.0**-126, 2.0**128 - 2.0**104
+"""Bounds of the normal 32-bit numbers, which are the weights that the real engines accept."""
 _HARMLESS = frozenset(
     {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
 )
@@ -57,6 +64,7 @@ _PARAMETERS = {
     "text": _HARMLESS | {"index", "fields", "analyzer", "search_analyzer"},
     "keyword": _HARMLESS | {"index", "fields", "ignore_above"},
     "object": frozenset({"type", "properties"}),
+    WEIGHTED_WORDS: frozenset({"type", "meta"}),
 }
 _TOP_LEVEL = frozenset({"properties", "dynamic", "_meta", "_source", "_routing", "date_detection", "numeric_detection"})
 
@@ -175,7 +183,7 @@ class FieldType:
     @property
     def is_exact(self) -> bool:
         """Whether the field is searchable by whole values."""
-        return self.type not in ("text", "binary", "object") and self.index
+        return self.type not in ("text", "binary", "object", WEIGHTED_WORDS) and self.index
 
 
 @dataclass(slots=True)
@@ -186,6 +194,8 @@ class Extracted:
     """Path of an analysed field → its texts."""
     exact: dict[str, list[str]] = field(default_factory=dict)
     """Path of any other field → its canonical values (`exact_value`)."""
+    weights: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Path of a field of weighted words → word → weight."""
     added: dict[str, Any] = field(default_factory=dict)
     """Dotted path → property that dynamic mapping adds for this document."""
 
@@ -200,6 +210,22 @@ class Extracted:
             text = _checked_value(leaf, item)
             if leaf.index and not (leaf.ignore_above is not None and len(text) > leaf.ignore_above):
                 self.exact.setdefault(leaf.path, []).append(text)
+
+    def add_weights(self, path: str, items: Iterator[Any]) -> None:
+        """Add the maps of a field of weighted words. `DocumentRefusedError` for anything else, or a word twice."""
+        weights = self.weights.setdefault(path, {})
+        for words in items:
+            if not isinstance(words, Mapping):
+                raise DocumentRefusedError(
+                    f"field {path!r} of type [{WEIGHTED_WORDS}] holds {words!r:.80}: give a map of words to weights, "
+                    "or a list of one map"
+                )
+            for word, weight in words.items():
+                if word in weights:
+                    raise DocumentRefusedError(f"field {path!r} has two weights of the word {word!r:.80}: give one")
+                # As in the real engines, a word whose weight is null is a word that the document does not have.
+                if weight is not None:
+                    weights[word] = _checked_weight(path, word, weight)
 
 
 class FieldTable:
@@ -227,10 +253,15 @@ class FieldTable:
             leaf = next((copy for copy in parent.copies if copy.path == path), None) if parent else None
         return leaf
 
-    def text_paths(self) -> list[str]:
-        """Return the paths of all analysed fields, including multi-fields, in mapping order."""
+    def word_paths(self) -> list[str]:
+        """Return the paths of all fields indexed by words, in mapping order: analysed ones, and weighted words."""
         every = [field for leaf in self.leaves.values() for field in (leaf, *leaf.copies)]
-        return [field.path for field in every if field.is_text]
+        return [field.path for field in every if field.is_text or field.type == WEIGHTED_WORDS]
+
+    def weighted_words_at(self, path: str) -> str | None:
+        """Return the path of a field of weighted words that is at ``path`` or in the object there; None without one."""
+        weighted = (leaf.path for leaf in self.leaves.values() if leaf.type == WEIGHTED_WORDS)
+        return next((name for name in weighted if name == path or name.startswith(f"{path}.")), None)
 
     def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
         """Return the searchable part of a document. `DocumentRefusedError` if it does not fit or is nested too deep."""
@@ -249,6 +280,9 @@ class FieldTable:
             path = f"{prefix}.{name}" if prefix else str(name)
             if not name or any(not part.strip() for part in path.split(".")):
                 raise DocumentRefusedError(f"field name {path!r} has an empty part")
+            if path in self.leaves and self.leaves[path].type == WEIGHTED_WORDS:
+                extracted.add_weights(path, _items(child, depth_left))
+                continue
             for item in _items(child, depth_left):
                 if not isinstance(item, Mapping):
                     self._add(path, item, extracted)
@@ -271,6 +305,8 @@ class FieldTable:
     def _dynamic_leaf(self, path: str, item: Json, extracted: Extracted) -> FieldType | None:
         if path in self.objects or any(name.startswith(f"{path}.") for name in (*extracted.added, *self.leaves)):
             raise DocumentRefusedError(f"object field {path!r} cannot hold {item!r:.80}")
+        if value := next((parent for parent in _parents(path) if parent in self.leaves), None):
+            raise DocumentRefusedError(f"field {value!r} holds a value, so it cannot hold the field {path!r}")
         if self.dynamic == "strict":
             reason = f"the mapping is strict and has no field {path!r}"
             raise DocumentRefusedError(reason, "strict_dynamic_mapping_exception")
@@ -282,6 +318,14 @@ class FieldTable:
             reason = f"new field {path!r} is {known['type']} and {made['type']} at once"
             raise DocumentRefusedError(reason, "illegal_argument_exception")
         return _leaf(made, path)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Yield the paths of the objects that a field is in."""
+    cut = path.find(".")
+    while cut > 0:
+        yield path[:cut]
+        cut = path.find(".", cut + 1)
 
 
 def _dynamic_property(value: Json) -> dict[str, Any]:
@@ -308,6 +352,9 @@ def _leaf(definition: Mapping[str, Any], path: str) -> FieldType:
         raise _unsupported(f"type {kind!r} of field {path!r}", sorted(TYPES))
     _check_parameters(definition, path, kind)
     copies = tuple(_leaf(copy, f"{path}.{name}") for name, copy in definition.get("fields", {}).items())
+    for copy in copies:
+        if copy.type == WEIGHTED_WORDS:
+            raise _unsupported(f"type {copy.type!r} of the multi-field {copy.path!r}", sorted(TYPES - {copy.type}))
     return FieldType(path, kind, bool(definition.get("index", True)), definition.get("ignore_above"), copies)
 
 
@@ -347,6 +394,24 @@ def _checked_value(leaf: FieldType, item: Json) -> str:
     if too_long and len(text.encode("utf-8", "surrogatepass")) > MAX_KEYWORD_BYTES:
         raise DocumentRefusedError(f"keyword field {leaf.path!r} is longer than {MAX_KEYWORD_BYTES} bytes")
     return text
+
+
+def _checked_weight(path: str, word: str, weight: Json) -> float:
+    if not word or (len(word) > MAX_WEIGHTED_WORD_BYTES // 4 and len(word.encode()) > MAX_WEIGHTED_WORD_BYTES):
+        raise DocumentRefusedError(
+            f"field {path!r} of type [{WEIGHTED_WORDS}] has the word {word!r:.40}: a word must have 1 to "
+            f"{MAX_WEIGHTED_WORD_BYTES:,} bytes of UTF-8; leave it out"
+        )
+    try:
+        number = math.nan if isinstance(weight, bool) else float(weight)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not LEAST_WEIGHT <= number <= LARGEST_WEIGHT:
+        raise DocumentRefusedError(
+            f"field {path!r} of type [{WEIGHTED_WORDS}] has the weight {weight!r:.80} for the word {word!r:.80}: a "
+            f"weight must be finite and above 0 ({LEAST_WEIGHT:.2e} to {LARGEST_WEIGHT:.2e}); leave other words out"
+        )
+    return number
 
 
 # --- words
@@ -427,6 +492,8 @@ BODY_KEYS = ("query", "from", "size", "_source", "fields", "docvalue_fields", "t
 MAX_NESTING = 30
 """Deepest nesting of queries, as in the real engines."""
 _ABSENT = object()
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""No stored word has one, and tantivy does not accept it."""
 
 
 class _Scored(msgspec.Struct, frozen=True, kw_only=True):
@@ -470,6 +537,13 @@ class Exists(_Scored, frozen=True):
     field: str
 
 
+class Weight(_Scored, frozen=True):
+    """Matches documents with a weight of a word in a field of weighted words, scored ``boost`` times the weight."""
+
+    field: str
+    word: str
+
+
 class DisMax(_Scored, frozen=True):
     """Scores the best child plus ``tie`` times the others."""
 
@@ -488,7 +562,7 @@ class Bool(_Scored, frozen=True):
     """Number of ``should`` clauses that must match."""
 
 
-Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
+Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | Weight | DisMax | Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -664,7 +738,7 @@ def _field_match(path: str, options: Mapping[str, Any], table: FieldTable, boost
     operator = str(options.get("operator", "or")).lower()
     if operator not in ("or", "and"):
         raise _unknown("operator", operator, ("or", "and"))
-    leaf = table.searchable(path)
+    leaf = _leaf_of("match", path, table)
     if leaf is None or not (leaf.is_text or leaf.is_exact):
         return MatchNone()
     if leaf.is_exact:
@@ -700,7 +774,7 @@ def _ids(value: Json, table: FieldTable, depth: int) -> Node:
 
 def _term(value: Json, table: FieldTable, depth: int) -> Node:
     path, options = _field_options("term", value, "value", set())
-    leaf = table.searchable(path)
+    leaf = _leaf_of("term", path, table)
     if leaf is not None and leaf.is_text:
         return Words(path, ((str(options.get("value")), 1),), boost=_boost(options))
     return MatchNone() if leaf is None or not leaf.is_exact else _exact(leaf, [options.get("value")], _boost(options))
@@ -712,7 +786,7 @@ def _terms(value: Json, table: FieldTable, depth: int) -> Node:
     path, values = _single({name: item for name, item in value.items() if name != "boost"}, "terms")
     if not isinstance(values, (list, tuple)):
         raise Unsupported(f"terms on {path!r} needs a list of values; a lookup is not supported", status=400)
-    leaf = table.searchable(path)
+    leaf = _leaf_of("terms", path, table)
     if leaf is None or not (leaf.is_text or leaf.is_exact):
         return MatchNone()
     return _exact(leaf, list(values), _boost(value))
@@ -720,7 +794,41 @@ def _terms(value: Json, table: FieldTable, depth: int) -> Node:
 
 def _exists(value: Json, table: FieldTable, depth: int) -> Node:
     options = _options("exists", value, {"field", "boost"})
-    return Exists(str(options.get("field")), boost=_boost(options))
+    path = str(options.get("field"))
+    if weighted := table.weighted_words_at(path):
+        raise _unsupported(f"exists on field {weighted!r} of type {WEIGHTED_WORDS}", ["rank_feature"])
+    return Exists(path, boost=_boost(options))
+
+
+def _rank_feature(value: Json, table: FieldTable, depth: int) -> Node:
+    options = _options("rank_feature", value, {"field", "boost", "linear"})
+    name = options.get("field")
+    if not isinstance(name, str):
+        raise _malformed(f"rank_feature has the field {name!r:.80}; it must be FIELD.WORD")
+    if "linear" not in options:
+        raise _unsupported("rank_feature without a function, which means saturation", ["linear: {}"])
+    _options("linear", options["linear"], set())
+    boost = _boost(options)
+    mapped = table.searchable(name)
+    if mapped is not None:
+        raise _malformed(
+            f"rank_feature on {name!r} of type {mapped.type} names no word of a field of type {WEIGHTED_WORDS}; the "
+            "field of the clause must be FIELD.WORD"
+        )
+    # Split at the last dot, as in the real engines: a word with a dot is not found.
+    path, _, word = name.rpartition(".")
+    leaf = table.leaves.get(path)
+    if leaf is None or leaf.type != WEIGHTED_WORDS or _LONE_SURROGATE.search(word):
+        return MatchNone()
+    return Weight(path, word, boost=boost)
+
+
+def _leaf_of(clause: str, path: str, table: FieldTable) -> FieldType | None:
+    """Return the field of a clause. `Unsupported` if it has words with weights, which only ``rank_feature`` reads."""
+    leaf = table.searchable(path)
+    if leaf is not None and leaf.type == WEIGHTED_WORDS:
+        raise _unsupported(f"{clause} on field {path!r} of type {WEIGHTED_WORDS}", ["rank_feature"])
+    return leaf
 
 
 def _exact(leaf: FieldType, values: list[Any], boost: float) -> Node:
@@ -739,6 +847,7 @@ _CLAUSES: dict[str, Callable[[Any, FieldTable, int], Node]] = {
     "term": _term,
     "terms": _terms,
     "exists": _exists,
+    "rank_feature": _rank_feature,
     "match_all": _match_all,
     "match_none": lambda value, table, depth: MatchNone(),
 }
@@ -799,7 +908,7 @@ def _doc_value_of(item: Json, table: FieldTable) -> tuple[str, str] | None:
     leaf = table.leaves.get(path)
     if leaf is None:
         return None
-    if leaf.type in ("text", "binary"):
+    if leaf.type in ("text", "binary", WEIGHTED_WORDS):
         raise _malformed(f"field {path!r} has type {leaf.type!r}, which has no doc values; name a number or a date")
     wanted = item.get("format") if isinstance(item, Mapping) else None
     if leaf.type == "date" and wanted != "epoch_millis":

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from reranker.engines.language import (
+    WEIGHTED_WORDS,
     DocumentRefusedError,
     Extracted,
     FieldTable,
@@ -256,7 +257,7 @@ class LocalEngine:
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text as ``field`` is analysed."""
         leaf = self._one(index).table().searchable(field)
-        if leaf is None:
+        if leaf is None or leaf.type == WEIGHTED_WORDS:
             raise EngineRejected(
                 f"index {index!r} has no field {field!r} for analysis: check the name against its mapping", status=400
             )

@@ -9,7 +9,8 @@ duration of its transaction (WAL with ``synchronous=FULL``).
 
 In tantivy, text fields are numbered slots, so that a new field does not need a new tantivy index. Texts are split into
 words by `reranker.engines.language` and passed to tantivy joined by spaces, so that `analyze` and the search index
-agree on every word. Whole values are stored in a single field as ``path\0value``.
+agree on every word. Whole values are stored in a single field as ``path\0value``. Words with weights have a slot too;
+`reranker.engines.weight_bits` writes the weights as words.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tantivy import Occur, Query
 
 from reranker.engines import language as tree
 from reranker.engines.language import DocumentRefusedError, Extracted, FieldTable, Stored, standard_tokens
+from reranker.engines.weight_bits import scored_words, text_of_weights
 from reranker.engines.wire import json_bytes, json_value
 from reranker.errors import EngineOverloaded, EngineRejected, EngineUnavailable, IndexMissing
 
@@ -43,7 +45,7 @@ BUSY_S = 30.0
 WRITER_BYTES = 64_000_000
 """Memory that the index writer uses before it writes a segment."""
 FIRST_CAPACITY = 16
-"""Slots for text fields in a new index. When they run out, their number is doubled and the search copy rebuilt."""
+"""Slots for fields of words in a new index. When they run out, their number is doubled and the search copy rebuilt."""
 _CATALOGUE_TABLES = """
 CREATE TABLE indexes (name TEXT PRIMARY KEY, folder TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE aliases (alias TEXT, name TEXT, PRIMARY KEY (alias, name)) WITHOUT ROWID;
@@ -197,7 +199,7 @@ def _remove(folder: Path) -> None:
 
 
 class _SearchIndex:
-    """One tantivy index in a folder, with ``capacity`` slots for text fields."""
+    """One tantivy index in a folder, with ``capacity`` slots for fields of words."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.capacity = capacity
@@ -276,7 +278,7 @@ def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
 
 def _constant_score(node: tree.Node) -> float | None:
     """Return the score that all matches share, or None if scores may differ."""
-    if isinstance(node, (tree.Words, tree.DisMax)):
+    if isinstance(node, (tree.Words, tree.Weight, tree.DisMax)):
         return None
     if isinstance(node, tree.Bool):
         return None if node.must or node.should or node.minimum else 0.0
@@ -301,6 +303,9 @@ def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any
         words = " ".join(word for text in texts for word in standard_tokens(text))
         if path in slots and words:
             document.add_text(f"text{slots[path]}", words)
+    for path, weights in extracted.weights.items():
+        if path in slots and weights:
+            document.add_text(f"text{slots[path]}", text_of_weights(weights))
     return document
 
 
@@ -324,6 +329,8 @@ class _Queries:
         match node:
             case tree.Words():
                 return self._words(node)
+            case tree.Weight():
+                return Query.boolean_query(self._bits(node), 1)
             case tree.DisMax(children, tie):
                 best = Query.disjunction_max_query([self.make(child) for child in children], tie)
                 return Query.boost_query(best, node.boost)
@@ -365,6 +372,17 @@ class _Queries:
             return Query.empty_query()
         return Query.boost_query(Query.boolean_query(terms, node.minimum), node.boost)
 
+    def _bits(self, node: tree.Weight) -> list[tuple[Occur, Any]]:
+        """Return optional clauses whose scores add up to the weight times the boost."""
+        slot = self._slots.get(node.field)
+        if slot is None:
+            return []
+        bits = [
+            (Query.term_query(self._schema, f"text{slot}", word, "freq"), value)
+            for word, value in scored_words(node.word)
+        ]
+        return [(Occur.Should, Query.const_score_query(bit, node.boost * value)) for bit, value in bits]
+
     def _bool(self, node: tree.Bool) -> Any:
         if node.minimum > len(node.should):
             return Query.empty_query()
@@ -373,9 +391,14 @@ class _Queries:
         clauses += [(must, Query.const_score_query(self.make(child), 0.0)) for child in node.filter]
         if not clauses and (node.minimum == 0 and not node.should):
             clauses = [(must, Query.const_score_query(Query.all_query(), 0.0))]
-        clauses += [(should, self.make(child)) for child in node.should]
-        clauses += [(never, self.make(child)) for child in node.must_not]
         least = node.minimum or int(not node.must and not node.filter and bool(node.should))
+        for child in node.should:
+            # The bits of weights need no query of their own, which would be slower, if no clauses are counted.
+            if isinstance(child, tree.Weight) and least <= 1:
+                clauses += self._bits(child)
+            else:
+                clauses.append((should, self.make(child)))
+        clauses += [(never, self.make(child)) for child in node.must_not]
         return Query.boost_query(Query.boolean_query(clauses, least), node.boost)
 
 
@@ -388,7 +411,7 @@ class _Meta:
     mapping: dict[str, Any]
     settings: dict[str, str]
     slots: dict[str, int]
-    """Path of a text field → its slot."""
+    """Path of a field of words → its slot."""
     wanted_capacity: int
     """Slots that the next search copy will have."""
     capacity: int
@@ -421,7 +444,7 @@ class TantivyIndex(Connections):
         with engine_errors(folder):
             folder.mkdir(parents=True)
         store = Connections(folder / "documents.sqlite", _DOCUMENT_TABLES)
-        slots = {path: slot for slot, path in enumerate(FieldTable(mapping).text_paths())}
+        slots = {path: slot for slot, path in enumerate(FieldTable(mapping).word_paths())}
         capacity = _capacity(len(slots))
         values = {"mapping": mapping, "settings": settings, "slots": slots, "wanted_capacity": capacity}
         with store.writing() as connection:
@@ -468,11 +491,11 @@ class TantivyIndex(Connections):
         return 0 if number is None else int(number) + 1
 
     def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        """Store the changes and, if given, a new mapping; its new text fields get the next free slots."""
+        """Store the changes and, if given, a new mapping; its new fields of words get the next free slots."""
         if mapping is not None:
             meta = self._meta()
             slots = dict(meta.slots)
-            for path in FieldTable(mapping).text_paths():
+            for path in FieldTable(mapping).word_paths():
                 slots.setdefault(path, len(slots))
             capacity = _capacity(len(slots), meta.wanted_capacity)
             self._change(self.get(), mapping=mapping, slots=slots, wanted_capacity=capacity)

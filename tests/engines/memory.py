@@ -20,6 +20,7 @@ from reranker.engines.language import Extracted, FieldTable, Stored, standard_to
 from reranker.engines.local import LocalEngine
 from reranker.engines.protocol import Capabilities
 from reranker.engines.tantivy import Change, Match
+from reranker.errors import Unsupported
 
 K1 = 1.2
 B = 0.75
@@ -192,6 +193,8 @@ class _MemoryIndex:
                 return self._bool(node)
             case tree.MatchNone():
                 return {}
+            case tree.Weight():
+                raise Unsupported("the engine in memory has no words with weights: use another engine", status=400)
             case _:
                 return dict.fromkeys(self._constant(node), node.boost)
 
