@@ -57,7 +57,7 @@ from reranker.engines.bodies import fill_template
 from reranker.engines.impacts import field_value, impacts_clause, stored_words, with_impacts
 from reranker.engines.protocol import Engine, ReportsDisk, SearchesDocValues, TakesRequests, WriteOp
 from reranker.engines.vectors import impacts_mapping
-from reranker.models.impacts import Impacts
+from reranker.models.impacts import Impacts, query_words
 from reranker.rerank import default_template
 from tests.engines.launcher import EngineProcess
 from tests.engines.recipes import EngineKind
@@ -131,7 +131,7 @@ class Filled:
 
     def clause(self, field_name: str, text: str, boost: float) -> Body | None:
         """Return the clause of impacts; None if the query has no word that the model counts."""
-        words = Impacts(self.subject.model, 0).query_words(text)
+        words = query_words(self.subject.model, text)
         return impacts_clause(field_name, self.field_type, words, boost) if words else None
 
     def alone(self, field_name: str) -> BodyOf:

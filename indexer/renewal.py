@@ -21,7 +21,7 @@ import numpy as np
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import preflight
-from indexer.versions import COMPLETE, RUNNING, register, stale_documents
+from indexer.versions import COMPLETE, IMPACTS_OF, RUNNING, point_impacts_alias, register, stale_documents
 from reranker.engines.language import mapped_leaves, property_type
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError, Unsupported
@@ -39,8 +39,6 @@ DATES = ("date", "date_nanos")
 """Types of fields by which changed documents are found."""
 SEEN = "seen"
 """Key of a version's progress: field → largest date in it (milliseconds since 1970) when it was last synced by it."""
-IMPACTS_OF = "impacts_of"
-"""Key of a version's progress: id of the model whose impacts all documents have."""
 _GONE = "document_missing_exception"
 
 
@@ -199,6 +197,7 @@ def sync(
                 break
     if total.stopped is None:
         register(engine, index, target.model, promote=False)
+        point_impacts_alias(engine, index)
         target.note(
             state=COMPLETE,
             finished=utc_now(),

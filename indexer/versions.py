@@ -28,6 +28,8 @@ RUNNING = "running"
 """State of a version in the record while its vectors are being written. It remains if the process is killed."""
 COMPLETE = "complete"
 """State of a version in the record after every document got its vector."""
+IMPACTS_OF = "impacts_of"
+"""Key of a version's progress in the record: id of the model whose impacts all documents have."""
 OUTDATED = "outdated"
 """State of a complete version if documents have been added or changed since, so that `ssi sync` is needed."""
 
@@ -279,6 +281,18 @@ def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progr
     return record
 
 
+def _check_impacts(engine: Engine, index: str, release: Release) -> None:
+    """Raise `GateRefused` if the impacts in the index are those of another model with the same document side."""
+    present = read_control(engine, index).progress.get(release.encoder_id, {}).get(IMPACTS_OF)
+    if present is not None and present != release.model_id:
+        message = (
+            f"the impacts in {index!r} are those of model {present[:12]}, which has the same document vectors as "
+            f"{release.model_id[:12]} and another query side: run `ssi sync` with the model first, or use --force (the "
+            "other impacts are served on)"
+        )
+        raise GateRefused(message, index=index, impacts_of=present)
+
+
 def point_impacts_alias(engine: Engine, index: str) -> tuple[str, ...]:
     """Point the field alias `IMPACTS_ALIAS` to the impacts of the live version, and return the changed indexes.
 
@@ -308,6 +322,7 @@ def point_impacts_alias(engine: Engine, index: str) -> tuple[str, ...]:
 def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:
     """Raise `GateRefused` if documents have no vector of a version or, unless ``progress`` is None, have changed."""
     engine.refresh(index)
+    _check_impacts(engine, index, release)
     documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
     if n_covered < documents:
         message = (

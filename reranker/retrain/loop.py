@@ -369,7 +369,9 @@ class Retraining:
         model, check = stored.model, still_live(self.before.live)
         written = 0
         check(read_control(self.engine, self.index))  # also before hours of writing
-        if self.settings.store is not None or not self._is_complete(model):
+        # Impacts change with the query side too.
+        has_impacts = "impacts" in self._routes(model)
+        if self.settings.store is not None or has_impacts or not self._is_complete(model):
             written = self._write_vectors(stored, rejects)
         register(self.engine, self.index, model, promote=False)
         update_control(self.engine, self.index, lambda record: self._calibrated(record, model.model_id))

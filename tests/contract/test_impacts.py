@@ -23,7 +23,7 @@ from reranker.engines.bodies import fill_template
 from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, key_of, stored_words, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
-from reranker.errors import EncoderMismatch, EngineRejected, InputError, Unsupported
+from reranker.errors import EncoderMismatch, EngineRejected, GateRefused, InputError, Unsupported
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.records import ReasonKind
@@ -273,6 +273,23 @@ def test_the_alias_follows_the_live_version(engine: Engine, name: str) -> None:
         by_alias = {hit.id: hit.score for hit in engine.search(name, {"query": clause, "size": 200}).hits}
         assert by_alias == pytest.approx(sums_of_engine(engine, name, live, query))
         assert IMPACTS_ALIAS in live_mapping(engine, name)["properties"]
+
+
+def test_impacts_of_another_query_side_are_not_promoted_silently(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    first = model_with_impacts(documents)
+    second = replace(first, U=first.U * np.float32(2))
+    assert first.encoder_id == second.encoder_id
+    for model in (first, second):
+        sync(Target(engine, name, model, routes=("impacts",)))
+        promote(engine, name, model.model_id)
+    with pytest.raises(GateRefused, match=f"those of model {second.model_id[:12]}"):
+        rollback(engine, name)
+    with pytest.raises(GateRefused, match="run `ssi sync` with the model first"):
+        promote(engine, name, first.model_id)
+    assert sync(Target(engine, name, first, routes=("impacts",))).other_impacts > 0
+    assert rollback(engine, name).live == first.model_id
 
 
 def test_an_alias_name_that_is_taken_stops_nothing_silently(engine: Engine, name: str) -> None:
