@@ -40,18 +40,10 @@ BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures
 
 
 SMALL_P = "< .0001"
-README_ROWS = tuple(
-    f"defaults, {what}" for what in ("whole pages", "10 random words of a page", "pages not seen in training")
-)
-"""Rows of linked documentation that README.md shows."""
-RIVALS = {
-    "bm25": "the same",
-    "tfidf": "tf-idf, tuned",
-    "bm25+queries": "BM25 with training queries",
-    "peer joint-bm25": "BM25, tuned jointly",
-    "peer bm25+queries": "BM25 with texts of linking pages",
-}
-"""Name of each rival of linked documentation in README.md."""
+SERVED = ("body", "body, first 100 reranked", "impacts 128", "impacts 128, first 100 reranked", "f")
+"""Systems that README.md shows."""
+SERVED_BY_GAIN = ("esci_sample",)
+"""Corpora of which README.md shows nDCG@10, which knows grades; of others it shows MAP."""
 
 
 def kept(name: str) -> bool:
@@ -272,35 +264,20 @@ def of_earlier_programs() -> list[str]:
 
 
 def readme_rows() -> str:
-    """Return the table of README.md: the rows that the defaults give, each with its corpus and the strongest rival."""
+    """Return the table of README.md: what users get of each corpus and kind of queries, in the order of the results."""
+    cases: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in load("served")["rows"]:
+        case = tuple(row[name] for name in ("corpus", "learned from", "asked with", "engine"))
+        cases.setdefault(case, {})[row["system"]] = row
     rows = []
-    for row in load("generalisation")["rows"]:
-        is_default = row["row"] in README_ROWS and row.get("seed", 0) == 0 and not row.get("set")
-        if row["corpus"] == "cppdocs" and is_default:
-            rows.append(
-                [
-                    f"cppdocs: {row['row'].removeprefix('defaults, ')}",
-                    "MAP",
-                    cell(row, "against.bm25.mean"),
-                    f"{cell(row, 'best rival.mean')} ({RIVALS[row['best rival']['system']]})",
-                    cell(row, "model.mean") or "not written: no better",
-                    cell(row, "best rival.p"),
-                ]
-            )
-    for row in load("end_to_end")["runs"]:
-        kind = {"msrd_movies": "movies", "esci_sample": "products"}.get(row["set"])
-        if kind and row["engine"] == "elasticsearch":
-            rows.append(
-                [
-                    f"{row['set']}: {kind}, through Elasticsearch",
-                    "nDCG@10",
-                    cell(row, "systems.engine.nDCG@10.mean"),
-                    f"{cell(row, 'systems.words alone.nDCG@10.mean')} (same hits by lexical score)",
-                    cell(row, "systems.model.nDCG@10.mean"),
-                    cell(row, "model_over_words_alone.nDCG@10.p"),
-                ]
-            )
-    return table(["corpus and queries", "measure", "BM25, tuned", "strongest rival", "model", "p (rival)"], rows)
+    for (corpus, learned_from, asked_with, engine), systems in cases.items():
+        measure = "nDCG@10" if corpus in SERVED_BY_GAIN else "AP"
+        asked = "" if asked_with == "text" else f", {asked_with} of a page"
+        values = [cell(systems[name], measure) for name in SERVED]
+        if engine == "elasticsearch":
+            rows.append([f"{corpus}{asked}", learned_from, "MAP" if measure == "AP" else measure, *values])
+    head = ["corpus and queries", "learned from", "measure", "BM25", "its first 100 reranked", "impacts"]
+    return table([*head, "impacts, first 100 reranked", "the model over all documents"], rows)
 
 
 def readme() -> str:

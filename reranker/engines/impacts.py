@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +58,7 @@ def _four_digits_up(values: Float64) -> Float64:
     return np.asarray(np.where(digits > 0, scaled / 10.0**digits, scaled * 10.0**-digits), np.float64)
 
 
+@lru_cache(maxsize=200_000)  # most words are those of many documents
 def key_of(word: str, field_type: str) -> str:
     """Return the key of a word in a field of this type; "" if the field cannot hold the word."""
     if len(word.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES or any("\ud800" <= char <= "\udfff" for char in word):

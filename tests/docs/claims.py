@@ -54,7 +54,6 @@ def _range(*path: Step, factor: float = 1.0) -> tuple[Number, Number]:
 NFCORPUS: Final = ("rows", {"corpus": "nfcorpus", "split": "unseen"}, "systems")
 LINKED: Final = ("cppdocs", "mdn", "aws", "rfc")
 FEW_JUDGED: Final = ("cranfield", "cisi", "wikimedia_discernatron", "nfcorpus-60", "nfcorpus-400", "insuranceqa-150")
-TEN_WORDS: Final = ("rows", {"corpus": "cppdocs", "row": "defaults, 10 random words of a page", "set": "", "seed": 0})
 MILLION: Final = ("engines", "*", "rows", {"documents": 1_000_000})
 FLOAT16: Final = ("results", {"V": "singular", "quantisation": "float16"})
 INT8: Final = ("results", {"V": "singular", "quantisation": "int8"})
@@ -78,12 +77,6 @@ CLAIMS: Final = (
         "a rerank request with the ids of a hundred hits takes {} ms (median)",
         "service",
         (Number(("speed", "rows", {"system": "service, ids", "documents": 100}, "p50_ms")),),
-    ),
-    Claim(
-        "README.md",
-        "For ten words of a page, BM25 over the texts of the linking pages is better than the model by {} MAP",
-        "generalisation",
-        (Number((*TEN_WORDS, "best rival", "difference"), factor=-1),),
     ),
     Claim(
         "README.md",

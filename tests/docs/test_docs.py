@@ -291,10 +291,10 @@ def test_the_pages_of_figures_show_every_result() -> None:
     assert [about["command"] for about in kept if about["command"] not in pages] == []
 
 
-def test_the_readme_is_short_and_has_five_rows_of_figures() -> None:
+def test_the_readme_is_short_and_has_a_row_of_figures_for_each_case() -> None:
     assert len(README.splitlines()) <= 220
     figures = README.partition("<!-- figures")[2].partition("<!-- end of figures")[0]
-    assert len(rows(figures)) == 5
+    assert 10 <= len(rows(figures)) <= 16
 
 
 def test_every_public_name_is_there() -> None:
