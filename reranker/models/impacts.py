@@ -33,6 +33,8 @@ DF_POWER: Final = 0.25
 """The words of the largest value times df to this power are kept: queries contain frequent words more often."""
 N_LEARNED_WORDS: Final = 128
 """K unless another number is given."""
+MAX_QUERY_WORDS: Final = 200
+"""Words of a query whose impacts are added up. Engines refuse a query of more than about a thousand clauses."""
 _VALUES_A_BLOCK: Final = 2**24
 
 
@@ -149,9 +151,10 @@ class Impacts:
 def query_words(model: RankingModel, text: str) -> list[str]:
     """Return the different words of a query whose impacts are added up, in order of first use.
 
-    A word that the vocabulary does not list is followed by its `numbered` name.
+    A word that the vocabulary does not list is followed by its `numbered` name. Only the first `MAX_QUERY_WORDS` words
+    count.
     """
-    tokens = list(dict.fromkeys(model.encoder.analyzer.tokens([text])[0]))
+    tokens = list(dict.fromkeys(model.encoder.analyzer.tokens([text])[0]))[:MAX_QUERY_WORDS]
     words: list[str] = []
     for word, number in zip(tokens, model.query_vocabulary.ids(tokens).tolist(), strict=True):
         words += [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)

@@ -23,7 +23,7 @@ from reranker.engines.bodies import fill_template
 from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, key_of, stored_words, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
-from reranker.errors import EncoderMismatch, EngineRejected, GateRefused, InputError, Unsupported
+from reranker.errors import EncoderMismatch, EngineRejected, EngineUnavailable, GateRefused, InputError, Unsupported
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.records import ReasonKind
@@ -273,6 +273,44 @@ def test_the_alias_follows_the_live_version(engine: Engine, name: str) -> None:
         by_alias = {hit.id: hit.score for hit in engine.search(name, {"query": clause, "size": 200}).hits}
         assert by_alias == pytest.approx(sums_of_engine(engine, name, live, query))
         assert IMPACTS_ALIAS in live_mapping(engine, name)["properties"]
+
+
+def test_a_promotion_whose_alias_could_not_move_is_finished_by_the_same_command(
+    engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.capabilities().sparse_terms != "sparse_vector":
+        pytest.skip("there is no alias of impacts on this engine")
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    first, second = (model_with_impacts(documents, seed) for seed in (1, 2))
+    for model in (first, second):
+        sync(Target(engine, name, model, routes=("impacts",)))
+    promote(engine, name, first.model_id)
+
+    def refuse(index: str, properties: Mapping[str, Any]) -> None:
+        raise EngineUnavailable("the master has gone", engine="elasticsearch")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "put_properties", refuse)
+        with pytest.raises(EngineUnavailable):
+            promote(engine, name, second.model_id)
+    assert aliased_field(engine, name) == field_name(first.encoder_id, "impacts"), "the old one is still served"
+    assert sums_of_engine(engine, name, first, "word0")
+    promote(engine, name, second.model_id)
+    assert aliased_field(engine, name) == field_name(second.encoder_id, "impacts")
+
+
+def test_a_query_of_500_words_is_answered(engine: Engine, name: str) -> None:
+    documents = random_documents(60, n_words=500)
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    query = " ".join(f"word{number}" for number in range(400)) + " " + " ".join(f"other{n}" for n in range(100))
+    expected = expected_sums(model, documents, query, engine.capabilities().sparse_terms)
+    assert sums_of_engine(engine, name, model, query) == pytest.approx(expected, rel=1e-3)
+    page = reranker_of(engine, name, model, "impacts").search(query, {"query": {"match": {"text": "{{query}}"}}})
+    assert page.reranked
 
 
 def test_impacts_of_another_query_side_are_not_promoted_silently(engine: Engine, name: str) -> None:
