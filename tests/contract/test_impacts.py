@@ -30,6 +30,7 @@ from reranker.records import ReasonKind
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.impacts import ServedImpacts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.rows import inner_products
 from reranker.text.vocabulary import VocabularyBuilder
 from tests.contract.test_indexer import filled, stored, write_file
 from tests.engines.memory import memory_engine
@@ -430,7 +431,7 @@ def test_impacts_as_a_first_stage_add_what_the_words_do_not_find(engine: Engine,
     assert any("found only by their impacts" in notice for notice in page.notices)
     encoded = model.encoder.encode(list(documents.values()), list(documents))
     query = model.encode_queries(["word25"])
-    scores = query.vectors @ encoded.vectors.T + (query.rows @ encoded.rows.T).toarray()
+    scores = query.vectors @ encoded.vectors.T + inner_products(query.rows, encoded.rows)
     by_id = dict(zip(documents, scores[0].tolist(), strict=True))
     for hit in page.hits:
         assert hit.score == pytest.approx(by_id[hit.id], abs=1e-4)

@@ -12,6 +12,7 @@ from reranker.arrays import Float32
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.models.impacts import DF_POWER, LEARNED_WEIGHT, Impacts, different_words
 from reranker.models.ranking_model import RankingModel
+from reranker.text.rows import inner_products
 from tests.unit.models.test_short_rows import TEXTS, made_model
 from tests.unit.small_models import BM25, DOCUMENTS, documents_with_vectors, small_encoder, small_model
 from tests.unit.small_models import with_given_vectors as with_vectors
@@ -129,9 +130,9 @@ def test_short_queries_have_the_row_of_their_own_and_nothing_of_the_other() -> N
     encoded = model.encoder.encode([{"text": text} for text in [*TEXTS.values(), "unseen boat"]], [*TEXTS, "e"])
     rows = Impacts(with_mean(model, encoded.vectors), 0).of_documents(encoded.vectors, encoded.rows)
     asked = model.encode_queries(["gift", "boat", "unseen"])
-    expected = (asked.rows @ encoded.rows.T).toarray()
+    expected = inner_products(asked.rows, encoded.rows)
     lengths = np.array([row.data[0] for row in asked.rows])
-    found = (different_words(asked.learned_rows) @ rows.T).toarray()
+    found = inner_products(different_words(asked.learned_rows), rows)
     np.testing.assert_allclose(found * lengths[:, None], expected, rtol=1e-5)
     assert expected[0, 1] > 0, "document b remembers the gift"
     words = {word for document in range(5) for word in of_words(rows, document)}
