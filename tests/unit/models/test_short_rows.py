@@ -20,7 +20,7 @@ from reranker.models.manifest import describe_model
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import keys_of, mirrored
+from reranker.text.rows import inner_products, keys_of, mirrored
 from reranker.text.tfidf import count_rows, text_counts
 from reranker.text.view import TextView
 from reranker.text.vocabulary import VocabularyBuilder
@@ -87,12 +87,12 @@ def test_short_queries_are_scored_by_their_own_rows() -> None:
     texts = ["gift", "red boat", "boat boat sail unheard"]
     long = " ".join([*TEXTS.values(), "gift unheard never"])
     for text in texts:
-        scores = (model.encode_queries([text]).rows @ rows.T).toarray()
-        expected = (only_short.encode_queries([text]).rows @ stored_rows(only_short).T).toarray()
+        scores = inner_products(model.encode_queries([text]).rows, rows)
+        expected = inner_products(only_short.encode_queries([text]).rows, stored_rows(only_short))
         np.testing.assert_allclose(scores, expected, rtol=1e-6)
     assert len(set(long.split())) > SHORT_QUERY
-    scores = (model.encode_queries([long]).rows @ rows.T).toarray()
-    np.testing.assert_allclose(scores, (pages.encode_queries([long]).rows @ stored_rows(pages).T).toarray(), rtol=1e-6)
+    scores = inner_products(model.encode_queries([long]).rows, rows)
+    np.testing.assert_allclose(scores, inner_products(pages.encode_queries([long]).rows, stored_rows(pages)), rtol=1e-6)
     together = model.encode_queries([texts[0], long, texts[1]])
     for place, text in enumerate((texts[0], long, texts[1])):
         assert are_equal(together.rows[place], model.encode_queries([text]).rows)
@@ -104,13 +104,13 @@ def test_other_queries_add_the_rows_for_short_queries_with_their_weight() -> Non
     only_short = replace(model, encoder=replace(model.encoder, lexical=SHORT, short_lexical=None))
     long = " ".join([*TEXTS.values(), "gift unheard never"])
     asked, plain = weighted.encode_queries([long]), model.encode_queries([long])
-    of_memory = (plain.rows @ stored_rows(only_short).T).toarray()
+    of_memory = inner_products(plain.rows, stored_rows(only_short))
     assert of_memory[0, 1] > 0
-    expected = (plain.rows @ rows.T).toarray() + 0.5 * of_memory
-    np.testing.assert_allclose((asked.rows @ rows.T).toarray(), expected, rtol=1e-6)
+    expected = inner_products(plain.rows, rows) + 0.5 * of_memory
+    np.testing.assert_allclose(inner_products(asked.rows, rows), expected, rtol=1e-6)
     assert are_equal(weighted.asked_words(asked), plain.rows)
     by_word = weighted.by_word(asked, rows)
-    np.testing.assert_allclose((plain.rows @ by_word.T).toarray(), expected, rtol=1e-6)
+    np.testing.assert_allclose(inner_products(plain.rows, by_word), expected, rtol=1e-6)
     assert are_equal(weighted.encode_queries(["gift"]).rows, model.encode_queries(["gift"]).rows)
 
 

@@ -24,6 +24,7 @@ from reranker.models.ranking_model import SHORT_QUERY, RankingModel
 from reranker.progress import RunProgress
 from reranker.records import Document, Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.rows import inner_products
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
 from reranker.training import (
@@ -574,13 +575,13 @@ def test_short_queries_find_documents_by_the_words_of_pages_that_link_to_them(tm
     cards = [source for source in sources if str(source["id"]).startswith("card")]
     encoded = encoder.encode(cards, [str(card["id"]) for card in cards])
     queries = model.encode_queries(["topic3word0 topic3word1", "topic8word2"])
-    scores = (queries.rows @ encoded.rows.T).toarray()
+    scores = inner_products(queries.rows, encoded.rows)
     assert scores.argmax(axis=1).tolist() == [3, 8]
     assert np.count_nonzero(scores[0] == scores[0].max()) == 1
     whole = model.encode_queries([" ".join(f"topic{i}word0" for i in range(SHORT_QUERY + 1))])
     weight = model.short_row_weight * model.training["memory_factor"]  # the best of the weights for whole pages
     assert weight in [pytest.approx(tried) for tried in PAGE_WEIGHTS if tried]
-    assert (whole.rows @ encoded.rows.T).nnz  # whole documents read the memory as well
+    assert inner_products(whole.rows, encoded.rows).any()  # whole documents read the memory as well
 
 
 def test_later_clicks_keep_the_memory_of_links(tmp_path: Path) -> None:
