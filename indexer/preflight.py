@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from indexer.encoding import VersionEncoder
-from indexer.suitability import SAMPLE, TextSample, document_has_text, text_notes, text_reasons, vector_notes
+from indexer.suitability import (
+    SAMPLE,
+    TextSample,
+    document_has_text,
+    impacts_note,
+    text_notes,
+    text_reasons,
+    vector_notes,
+)
 from reranker.engines.given_field import given_field_problem
 from reranker.engines.protocol import DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.vectors import FIELD_PREFIX
@@ -100,6 +108,7 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
             except (EngineAuthError, EngineRejected) as error:
                 notes.append(f"{name}: free disk space is unknown ({error})")
     texts = TextSample.of(version.encoder, [version.encoder.view.texts(document.source) for document in sample])
+    notes += [] if engine.in_process else impacts_note(engine.capabilities(), version.routes)
     notes += vector_notes(version.encoder, [document.source for document in sample])
     if sample and not texts.has_text:
         reasons += text_reasons(version.encoder, texts, field_names(engine, names))

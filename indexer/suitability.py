@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reranker.engines.protocol import Capabilities
 from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import BETWEEN
 from reranker.text.view import nearest_paths
@@ -107,6 +108,17 @@ def vector_notes(encoder: Encoder, sources: Sequence[Mapping[str, Any]]) -> list
     return [
         f"none of {len(sources):,} sampled documents has a vector in the field {encoder.view.vector!r}, which the "
         "model reads: they are ranked without that part of the score. Write the vectors of the same text encoder to it"
+    ]
+
+
+def impacts_note(capabilities: Capabilities, routes: Collection[str]) -> list[str]:
+    """Return a note if the engine keeps impacts in ``_source``, which makes fetching hits slower."""
+    if "impacts" not in routes or not capabilities.words_in_source:
+        return []
+    return [
+        "the impacts stand in _source, so that fetching whole documents takes longer: let searches ask for the fields "
+        'that they show ("_source": ["title"]); if _source excludes them, a partial update of another field removes '
+        "them, until `ssi sync` writes them again"
     ]
 
 

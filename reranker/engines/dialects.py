@@ -27,6 +27,8 @@ class Dialect:
     """Mapping types for words with weights, best first: (type, required module, first version)."""
     max_dims: tuple[tuple[tuple[int, ...], int], ...]
     """(first version, largest number of vector dimensions), newest version first."""
+    words_beside_source: tuple[int, ...] | None
+    """First version that keeps words with weights out of ``_source``; None if no version does."""
     rescore_script: tuple[int, ...] | None
     """First version whose ``rescore`` accepts a script; None if no version does."""
     synonym_sets: tuple[int, ...] | None
@@ -47,6 +49,7 @@ class Dialect:
             version=version,
             dense_vector=self.vector_type if has(self.vector_module) else "",
             sparse_terms=sparse[0] if sparse else "",
+            words_in_source=self.words_beside_source is None or numbers < self.words_beside_source,
             painless=has("lang-painless"),
             rescore_script=self.rescore_script is not None and numbers >= self.rescore_script,
             synonym_sets=self.synonym_sets is not None and numbers >= self.synonym_sets,
@@ -71,6 +74,7 @@ ELASTICSEARCH = Dialect(
     vector_module="",
     sparse_types=(("sparse_vector", "", (8, 11)), ("rank_features", "mapper-extras", ())),
     max_dims=(((8, 11), 4096), ((), 2048)),
+    words_beside_source=(9, 2),
     rescore_script=(9, 2),
     synonym_sets=(8, 10),
 )
@@ -84,6 +88,7 @@ OPENSEARCH = Dialect(
     vector_module="opensearch-knn",
     sparse_types=(("rank_features", "mapper-extras", ()),),
     max_dims=(((), 16000),),
+    words_beside_source=None,
     rescore_script=None,
     synonym_sets=None,
 )

@@ -34,6 +34,8 @@ class Capabilities:
     """Mapping type for a stored vector (``dense_vector``, ``knn_vector``); "" if there is none."""
     sparse_terms: str = ""
     """Mapping type for words with weights (``sparse_vector``, ``rank_features``); "" if there is none."""
+    words_in_source: bool = True
+    """Whether words with weights stand in ``_source``; otherwise an update of other fields keeps them all the same."""
     painless: bool = False
     """Whether queries can run scripts: painless is installed, and the cluster's settings allow it."""
     vector_product: str = ""

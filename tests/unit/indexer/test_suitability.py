@@ -17,10 +17,12 @@ from indexer.suitability import (
     MIN_WORDS,
     SAMPLE,
     TextSample,
+    impacts_note,
     text_notes,
     text_reasons,
     vocabulary_notes,
 )
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.errors import PreflightRefused
 from reranker.formats import read_documents
@@ -152,3 +154,14 @@ def test_the_threshold_separates_languages_on_real_texts(ssi_data: Path, max_wor
     sample = sample_of(encoder, japanese)
     assert sample.n_known < 0.5 * MIN_KNOWN_SHARE * sample.n_words
     assert len(text_notes(encoder, sample)) == 1
+
+
+@pytest.mark.parametrize(
+    ("dialect", "version", "notes"),
+    [(ELASTICSEARCH, "8.19.2", 1), (ELASTICSEARCH, "9.5.3", 0), (OPENSEARCH, "3.3.0", 1)],
+)
+def test_impacts_in_source_are_noted_where_the_engine_keeps_them_there(
+    dialect: Dialect, version: str, notes: int
+) -> None:
+    assert len(impacts_note(dialect.capabilities(version), ("fetch", "impacts"))) == notes
+    assert impacts_note(dialect.capabilities(version), ("fetch",)) == []
