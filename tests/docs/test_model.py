@@ -16,6 +16,7 @@ from reranker import DocumentSource, TrainConfig, from_links, read_links, save_m
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.models.impacts import Impacts
 from reranker.models.ranking_model import RankingModel
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
@@ -32,7 +33,9 @@ def with_vectors(model: RankingModel) -> RankingModel:
     view = replace(model.encoder.view, vector="vector")
     encoder = replace(model.encoder, view=view, vector_field=VectorField(mean, axes, 1.5))
     U = rng.normal(size=(len(model.query_vocabulary), 2)).astype(np.float32)
-    return replace(model, encoder=encoder, word_encoder=WordEncoder(U, 0.7))
+    assert model.mean_vector is not None
+    mean_vector = np.concatenate([model.mean_vector, rng.normal(size=2)]).astype(np.float32)
+    return replace(model, encoder=encoder, word_encoder=WordEncoder(U, 0.7), mean_vector=mean_vector)
 
 
 WITH_MEMORY = LexicalSettings("bm25", (4.0, 1.0, 6.0), (1.0, 1.0, 0.0), 9.0, (0.3, 0.8, 0.2), (1.0, 7.0, 3.0))
@@ -138,6 +141,14 @@ def check_program(
         queries.rows[0].multiply(encoded.rows[0]).sum()
     )
     assert queries.vectors.any()
-    printed = done.stdout.split()
+    printed = done.stdout.splitlines()
+    if query == SHORT:
+        impacts = Impacts(model, len(model.query_vocabulary)).of_documents(encoded.vectors, encoded.rows)
+        recomputed = {int(word): value for word, value in json.loads(printed.pop()).items()}
+        asked_words = model.encode_queries([query]).learned_rows.indices.tolist()
+        assert set(asked_words) <= recomputed.keys()
+        assert [recomputed[word] for word in asked_words] == pytest.approx(
+            [float(impacts[0, word]) for word in asked_words], rel=1e-3, abs=1e-6
+        )
     assert float(printed[0]) == pytest.approx(expected, abs=1e-6)
     assert printed[1:] == ([] if asked_before is None else [str(asked_before.have_texts([query])[0])])
