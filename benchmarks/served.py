@@ -37,6 +37,7 @@ import contextlib
 import itertools
 import json
 import os
+import sys
 import tempfile
 import time
 import uuid
@@ -49,6 +50,8 @@ from typing import Any, Final
 import numpy as np
 from provenance import program_of, write_results
 from served_data import CASES, DEPTH, Case, Queries, Subject, held_out_subject, ranked_by, reordered, subject_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from indexer.build import index_mapping
 from reranker.arrays import Int32
