@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,7 +22,7 @@ IDS = ["ash", "oak", "powder", "fire", "empty", "pump"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_model(small_model(), tmp_path / "model")
+    save_model(small_model(mean_vector=np.zeros(3, np.float32)), tmp_path / "model")
     lines = (json.dumps({"id": i, **d}) + "\n" for i, d in zip(IDS, DOCUMENTS, strict=True))
     (tmp_path / "docs.jsonl").write_text("".join(lines))
     (tmp_path / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\n")

@@ -125,15 +125,15 @@ def test_quick_requests_do_not_hide_slow_ones() -> None:
     async def scenario() -> tuple[float, float]:
         threads = Threads(1)
         for _ in range(3):
-            await threads.run(Deadline(0.4), lambda: time.sleep(0.3), "a")
+            await threads.run(Deadline(60), lambda: time.sleep(0.3), "a")
             for _ in range(20):
-                await threads.run(Deadline(0.4), lambda: None, "a")
+                await threads.run(Deadline(60), lambda: None, "a")
         threads.close()
         client = threads._clients["a"]
         return client.mean_s, client.weighted_s
 
     mean_s, weighted_s = asyncio.run(scenario())
-    assert mean_s < 0.02 and 0.05 < weighted_s < 0.3
+    assert mean_s < weighted_s / 2 and weighted_s > 0.05
 
 
 def test_work_that_was_given_up_counts_for_a_while() -> None:
