@@ -630,13 +630,17 @@ class Reranker:
         hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, hits, reason=reason, fallback=fallback)
 
+    def _reserving(self, request: Request) -> Deadline:
+        """Return the request's deadline, less the time that is reserved for the engine's own answer."""
+        reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
+        return request.deadline.reserving(reserved_s)
+
     def _page_by_impacts(self, request: Request, stage: ImpactDocuments) -> RerankedPage:
         """Return the engine's answer to the body with impacts, or to the body itself with the reason for this fallback.
 
         The engine is asked once, for the page only: it adds up the impacts itself.
         """
-        reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
-        deadline = request.deadline.reserving(reserved_s)
+        deadline = self._reserving(request)
         try:
             if not query_words(stage.model, request.asked):
                 raise FallbackError(ReasonKind.EMPTY_QUERY, "the query has no word that the model counts")
@@ -660,8 +664,7 @@ class Reranker:
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         """Return the page in the model's order, or the engine's own answer with the reason for this fallback."""
-        reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
-        reranked = replace(request, deadline=request.deadline.reserving(reserved_s))
+        reranked = replace(request, deadline=self._reserving(request))
         try:
             self._check_can_score()
             reranked.deadline.check("the search started")
