@@ -87,7 +87,7 @@ def _why_other_words(engine: Engine, index: str, analyzer: EngineAnalyzer) -> st
     if not stored:
         return "the definition of the model's analyzer is unknown; train again"
     if part := stacking_part(stored):
-        return f"its analyzer may put several words at one place ({part}), whose impacts the engine would not add up"
+        return f"its analyzer may put several words at one position ({part}), whose impacts the engine would not add up"
     _, _, path = str(analyzer.config.engine_field).partition("/")
     try:
         present = analyzer_definition(engine, index, path)

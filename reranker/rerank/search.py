@@ -36,7 +36,7 @@ from reranker.engines.bodies import (
     window_of,
 )
 from reranker.engines.given_field import is_searchable
-from reranker.engines.impacts import with_impacts
+from reranker.engines.impacts import impacts_clause, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
@@ -261,7 +261,9 @@ class AddedCandidates:
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
-            reason = f"the body excludes documents by {', '.join(unread)}, which it cannot apply"
+            reason = (
+                f"the body excludes documents by {', '.join(unread)}, which a search by {self.stage.what} cannot apply"
+            )
             return hits, width, f"the first stage searched only by words: {reason}"
         try:
             with request.deadline.stage("first stage"):
@@ -642,9 +644,11 @@ class Reranker:
         """
         deadline = self._reserving(request)
         try:
-            if not query_words(stage.model, request.asked):
+            words = query_words(stage.model, request.asked)
+            if not words:
                 raise FallbackError(ReasonKind.EMPTY_QUERY, "the query has no word that the model counts")
-            clause = stage.impacts().clause(request.asked, self.settings.boost)
+            served = stage.impacts()
+            clause = impacts_clause(served.field, served.field_type, words, self.settings.boost)
             body = _with_impacts(request.body, clause, self.settings.mode)
             body |= {"from": request.first, "size": request.size}
             with deadline.stage("engine"):
