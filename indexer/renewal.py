@@ -21,7 +21,7 @@ import numpy as np
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import preflight
-from indexer.versions import COMPLETE, IMPACTS_OF, RUNNING, point_impacts_alias, register, stale_documents
+from indexer.versions import COMPLETE, IMPACTS_OF, RUNNING, register, stale_documents
 from reranker.engines.language import mapped_leaves, property_type
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError, Unsupported
@@ -197,7 +197,6 @@ def sync(
                 break
     if total.stopped is None:
         register(engine, index, target.model, promote=False)
-        point_impacts_alias(engine, index)
         target.note(
             state=COMPLETE,
             finished=utc_now(),

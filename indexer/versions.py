@@ -288,21 +288,21 @@ def _check_impacts(engine: Engine, index: str, release: Release) -> None:
         message = (
             f"the impacts in {index!r} are those of model {present[:12]}, which has the same document vectors as "
             f"{release.model_id[:12]} and another query side: run `ssi sync` with the model first, or use --force (the "
-            "other impacts are served on)"
+            "index keeps the other impacts)"
         )
         raise GateRefused(message, index=index, impacts_of=present)
 
 
-def point_impacts_alias(engine: Engine, index: str) -> tuple[str, ...]:
-    """Point the field alias `IMPACTS_ALIAS` to the impacts of the live version, and return the changed indexes.
+def point_impacts_alias(engine: Engine, index: str) -> None:
+    """Point the field alias `IMPACTS_ALIAS` to the impacts of the live version.
 
     It exists in indexes with such impacts on an engine that can search by an alias of them; others stay as they are.
     Raises `InputError` if a field of that name is no alias.
     """
     release = read_control(engine, index).live_release
     if release is None:
-        return ()
-    field, changed = field_name(release.encoder_id, "impacts"), []
+        return
+    field = field_name(release.encoder_id, "impacts")
     for name in engine.index_names(index):
         properties = engine.index_info(name).properties
         present = properties.get(IMPACTS_ALIAS)
@@ -315,8 +315,6 @@ def point_impacts_alias(engine: Engine, index: str) -> tuple[str, ...]:
         can_alias = property_type(properties.get(field, {})) == "sparse_vector"
         if can_alias and (present is None or present.get("path") != field):
             engine.put_properties(name, {IMPACTS_ALIAS: {"type": "alias", "path": field}})
-            changed.append(name)
-    return tuple(changed)
 
 
 def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:
