@@ -9,7 +9,7 @@ by these systems, as a list of at most 1,000 documents, none of which has the sc
 - ``body``: the engine's own search of the model's fields, with the model's field weights;
 - ``lexical``: the model's lexical score of all documents, computed here;
 - ``body, first 100 reranked`` (and 200): the first hits of ``body``, ordered by f; the others keep their places;
-- ``impacts K``: the clause of impacts alone, with K learned words a document;
+- ``impacts K``: only the clause of impacts, with K learned words a document;
 - ``body + impacts 128``: both clauses, documents that only one of them finds included;
 - ``body + learned 128``: the same with the learned words only, without impacts of the document's own words;
 - ``impacts 128, first 100 reranked``: its first hits, ordered by f;
@@ -137,8 +137,8 @@ class Filled:
         words = query_words(self.subject.model, text)
         return impacts_clause(field_name, self.field_type, words, boost) if words else None
 
-    def alone(self, field_name: str) -> BodyOf:
-        """Return the search by a field of weighted words alone."""
+    def only(self, field_name: str) -> BodyOf:
+        """Return the search by nothing but a field of weighted words."""
 
         def body_of(text: str) -> Body | None:
             clause = self.clause(field_name, text, 1.0)
@@ -239,7 +239,7 @@ def system_values(
     for window in (100, 200):
         yield f"body, first {window} reranked", queries.values_of(reordered(body, scorers["f"], window))
     for number in n_words:
-        ranked = found(index, queries, index.alone(f"impacts_{number}"))
+        ranked = found(index, queries, index.only(f"impacts_{number}"))
         yield f"impacts {number}", queries.values_of(ranked)
         if number == K:
             first = reordered(ranked, scorers["f"], 100)
@@ -258,7 +258,7 @@ def timed(plain: Filled, served: Filled, queries: Queries, boost: float) -> dict
     ways: dict[str, tuple[Filled, BodyOf, Mapping[str, Any]]] = {
         "body before": (plain, plain.body, shown),
         "body": (served, served.body, shown),
-        "impacts": (served, served.alone(f"impacts_{K}"), shown),
+        "impacts": (served, served.only(f"impacts_{K}"), shown),
         "both": (served, served.both(f"impacts_{K}", boost), shown),
         "body, 100 hits": (served, served.body, {**shown, "size": 100}),
     }
