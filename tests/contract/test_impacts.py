@@ -78,6 +78,16 @@ def model_with_impacts(documents: Documents, seed: int = 1, **options: Any) -> R
     return replace(model, mean_vector=np.asarray(vectors.mean(axis=0), np.float32))
 
 
+def indexed(engine: Engine, name: str) -> tuple[Documents, RankingModel]:
+    """Fill an index with documents and the impacts of a model; return both."""
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents)
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    return documents, model
+
+
 def queries_of(documents: Documents, n: int) -> list[str]:
     rng = seeded_rng(9)
     words = sorted({word for one in documents.values() for word in f"{one['title']} {one['text']}".split()})
@@ -179,11 +189,7 @@ def test_a_new_query_side_writes_only_documents_whose_impacts_change(engine: Eng
 
 
 def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, name: str) -> None:
-    documents = documents_of_words()
-    filled(engine, name, documents)
-    model = model_with_impacts(documents)
-    sync(Target(engine, name, model, routes=("impacts",)))
-    engine.refresh(name)
+    documents, model = indexed(engine, name)
     for word in ("word3", "word8", "word20"):
         own = {"query": {"bool": {"must": {"match": {"text": word}}, "filter": {"term": {"tag": "x"}}}}, "size": 1000}
         clause = impacts_clause(
@@ -204,11 +210,7 @@ def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, 
 
 
 def test_everything_else_of_a_search_works_as_before(engine: Engine, name: str) -> None:
-    documents = documents_of_words()
-    filled(engine, name, documents)
-    model = model_with_impacts(documents)
-    sync(Target(engine, name, model, routes=("impacts",)))
-    engine.refresh(name)
+    _, model = indexed(engine, name)
     clause = impacts_clause(
         field_name(model.encoder_id, "impacts"),
         engine.capabilities().sparse_terms,
@@ -381,11 +383,7 @@ def reranker_of(engine: Engine, name: str, model: RankingModel, route: RouteName
 
 
 def test_a_search_by_impacts_is_the_engines_own_answer(engine: Engine, name: str) -> None:
-    documents = documents_of_words()
-    filled(engine, name, documents)
-    model = model_with_impacts(documents)
-    sync(Target(engine, name, model, routes=("impacts",)))
-    engine.refresh(name)
+    _, model = indexed(engine, name)
     body: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "size": 7}
     if not engine.in_process:
         body["aggs"] = {"tags": {"terms": {"field": "tag"}}}
