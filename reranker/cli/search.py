@@ -151,7 +151,12 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
 
 
-_WITHOUT_WORDS = {"learned": "all learned pairs", "others": "all other pairs", "engine": "the engine's score"}
+_WITHOUT_WORDS = {
+    "learned": "all learned pairs",
+    "preference": "what users preferred for this query",
+    "others": "all other pairs",
+    "engine": "the engine's score",
+}
 
 
 _SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was relevant for"}

@@ -11,6 +11,7 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -80,22 +81,35 @@ def digest_of_words(stored: Mapping[str, float]) -> str:
     return hashlib.blake2b(text.encode("utf-8"), digest_size=8).hexdigest()
 
 
-def impacts_clause(field: str, field_type: str, words: Sequence[str], boost: float = 1.0) -> dict[str, Any]:
+def impacts_clause(
+    field: str,
+    field_type: str,
+    words: Sequence[str],
+    boost: float = 1.0,
+    preferred: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return the clause whose score is ``boost`` times the sum of a document's impacts of the words.
 
-    It asks for each word by itself, so that it is right for every analyzer. Raises `InputError` if there is no word.
+    It asks for each word by itself, so that it is right for every analyzer. ``preferred`` are the preferences of users
+    for the query by document id, which are added to the sum, less the lowest of them if that is below 0: a clause
+    cannot take anything away, so all other documents count like the least preferred one. Raises `InputError` if there
+    is no word.
     """
     keys = [key for word in dict.fromkeys(words) if (key := key_of(word, field_type))]
     if not keys:
         raise InputError("the query has no word that the model counts: there are no impacts to add up")
     _check_boost(boost)
     if field_type == "rank_features":
-        return {
-            "bool": {
-                "should": [{"rank_feature": {"field": f"{field}.{key}", "boost": boost, "linear": {}}} for key in keys]
-            }
-        }
-    return {"bool": {"should": [{"term": {field: {"value": key, "boost": boost}}} for key in keys]}}
+        clauses = [{"rank_feature": {"field": f"{field}.{key}", "boost": boost, "linear": {}}} for key in keys]
+    else:
+        clauses = [{"term": {field: {"value": key, "boost": boost}}} for key in keys]
+    least = min(0.0, *preferred.values()) if preferred else 0.0
+    clauses += [
+        {"ids": {"values": [document], "boost": boost * (weight - least)}}
+        for document, weight in preferred.items()
+        if weight > least
+    ]
+    return {"bool": {"should": clauses}}
 
 
 def match_clause(field: str, text: str, analyzer: str, boost: float = 1.0) -> dict[str, Any]:

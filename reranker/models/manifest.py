@@ -23,14 +23,15 @@ from reranker.models.tensor_file import REMEDY, _open_regular
 FORMAT: Final = "ssi-model"
 
 
-FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 """Format versions; a program refuses versions that it does not know.
 
 1: what every program reads. 2: a ``document_form``, which only version 0.1 of the program reads. 3: ``lexical``
 settings, or a ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights``
 weights of query words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have
 already. 8: ``short_lexical`` settings of lexical rows for short queries. 9: the ``short_row_weight`` of these rows in
-the score of other queries. 10: the ``mean_vector`` of the training documents.
+the score of other queries. 10: the ``mean_vector`` of the training documents. 11: preferences of users for
+``repeated_queries``.
 """
 
 
@@ -122,6 +123,7 @@ _VERSIONED: Final[Mapping[str, int]] = MappingProxyType(
         "short_lexical": 8,
         "short_row_weight": 9,
         "mean_vector": 10,
+        "repeated_queries": 11,
     }
 )
 """Entries that decide the format version, with the version that each needs."""

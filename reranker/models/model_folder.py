@@ -5,7 +5,7 @@ A folder holds ::
     manifest.json                        ids, text view, analyzer, training, measures, files
     tensors-<12 hex>.safetensors         U, V, the words and their document frequencies, the memory,
                                          hashes of the training queries, mean, axes and word vectors of a vector field,
-                                         mean of the documents' vectors
+                                         mean of the documents' vectors, preferences for repeated queries
 
 The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
 tensor file is written next to the old one, and then the new manifest is renamed over the old one. A reader, or a crash
@@ -33,6 +33,7 @@ from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
 from reranker.models.manifest import _entry, describe_model
 from reranker.models.ranking_model import ENGINE_ANALYZER, SHORT_QUERY, Encoder, RankingModel
+from reranker.models.repeated import REPEATED_TYPES, RepeatedQueries
 from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
@@ -190,10 +191,10 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
     if "n_word_weights" in content:
         expected["word_weights"] = (float32, (_entry(content, "n_word_weights", int),))
     if "training_queries" in content:
-        expected["training_queries"] = (np.dtype("<u8"), (_number_of_queries(content),))
+        expected["training_queries"] = (np.dtype("<u8"), (_number_of_queries(content, "training_queries"),))
     if "mean_vector" in content:
         expected["mean_vector"] = (float32, (_entry(content, "mean_vector", int),))
-    expected |= _side_vocabularies(content)
+    expected |= _side_vocabularies(content) | _repeated_queries(content)
     if "n_memory_documents" in content:
         n_offsets = _entry(content, "n_memory_documents", int) + 1
         for name, kind in MEMORY_TYPES.items():
@@ -207,6 +208,14 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
             "given.U": (float32, (_entry(field, "n_word_rows", int), n_kept)),
         }
     return expected
+
+
+def _repeated_queries(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
+    if "repeated_queries" not in content:
+        return {}
+    n_queries = _number_of_queries(content, "repeated_queries")
+    lengths = {"hashes": n_queries, "offsets": n_queries + 1}
+    return {f"repeated.{name}": (kind, (lengths.get(name),)) for name, kind in REPEATED_TYPES.items()}
 
 
 def _vector_field(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,10 +242,10 @@ def _given_parts(
     return field, WordEncoder(arrays["given.U"], _entry(entry, "weight", float))
 
 
-def _number_of_queries(content: Mapping[str, Any]) -> int:
-    entry = _entry(content, "training_queries", dict)
+def _number_of_queries(content: Mapping[str, Any], name: str) -> int:
+    entry = _entry(content, name, dict)
     if entry.keys() != {"key", "n"}:
-        raise ArtifactError(f"training_queries has the entries {sorted(entry)[:3]} and not key and n; {REMEDY}")
+        raise ArtifactError(f"{name} has the entries {sorted(entry)[:3]} and not key and n; {REMEDY}")
     return _entry(entry, "n", int)
 
 
@@ -330,6 +339,11 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             word_encoder,
             _entry(content, "short_row_weight", float) if "short_row_weight" in content else 0.0,
             arrays.get("mean_vector"),
+            RepeatedQueries.from_arrays(
+                _entry(content["repeated_queries"], "key", str), _named(arrays, "repeated", REPEATED_TYPES)
+            )
+            if "repeated.hashes" in arrays
+            else None,
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

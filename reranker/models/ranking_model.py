@@ -28,6 +28,7 @@ from reranker.kernels.rows import check_embedding, check_finite_rows, embed_rows
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings, weigh_words
 from reranker.lexical.memory import QueryMemory
 from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
+from reranker.models.repeated import RepeatedQueries
 from reranker.models.scorers import LinearScorer, largest_singular_value, pair_weights
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
@@ -363,6 +364,8 @@ class RankingModel:
     mean_vector: Float32 | None = None
     """Mean of the stored vectors of the documents it was trained on, (N,) float32. None: unknown, as in models of
     earlier versions, which have no impacts (`reranker.models.impacts`)."""
+    repeated: RepeatedQueries | None = None
+    """What users preferred for repeated queries, which is added to the score; None: nothing."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -518,6 +521,7 @@ class RankingModel:
             **({} if self.word_weights is None else {"n_word_weights": len(self.word_weights)}),
             **({} if (known := self.training_queries) is None else {"training_queries": known.to_json()}),
             **({} if self.mean_vector is None else {"mean_vector": len(self.mean_vector)}),
+            **({} if self.repeated is None else {"repeated_queries": self.repeated.to_json()}),
             "training": self.training,
             "metrics": self.metrics,
             "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
@@ -659,6 +663,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         tensors["training_queries"] = model.training_queries.hashes
     if model.mean_vector is not None:
         tensors["mean_vector"] = model.mean_vector
+    if model.repeated is not None:
+        tensors |= {f"repeated.{name}": array for name, array in model.repeated.to_arrays().items()}
     sides = {"document": model.encoder.document_vocabulary}
     if not model.has_shared_vocabulary:
         sides["query"] = model.query_vocabulary

@@ -43,22 +43,12 @@ class TrainingQueries:
     """(n,) uint64, ascending, without duplicates: 8-byte BLAKE2b of `query_key` of a text, or of a document id."""
 
     def __post_init__(self) -> None:
-        if len(self.key) != KEY_DIGITS or set(self.key) - set("0123456789abcdef"):
-            raise InputError(
-                f"the key of the training queries is {self.key!r:.80}: it must have {KEY_DIGITS} hexadecimal digits"
-            )
-        if self.hashes.dtype != np.uint64 or self.hashes.ndim != 1:
-            raise ShapeMismatch(
-                f"the hashes of the training queries are {self.hashes.dtype} of shape {self.hashes.shape}: give one "
-                "row of uint64"
-            )
+        check_hashes(self.key, self.hashes, "training queries")
         if len(self.hashes) > MAX_TRAINING_QUERIES:
             raise InputError(
                 f"the model has hashes of {len(self.hashes):,} training queries, at most {MAX_TRAINING_QUERIES:,} are "
                 "kept: leave them out"
             )
-        if not (self.hashes[:-1] < self.hashes[1:]).all():
-            raise InputError("the hashes of the training queries are not in ascending order: sort them, each once")
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -85,7 +75,7 @@ class TrainingQueries:
             Queries of the model from which the training started.
         """
         key = key if earlier is None else earlier.key
-        parts = [_hashes(key, _TEXT, map(query_key, texts)), _hashes(key, _DOCUMENT, documents)]
+        parts = [hashes_of_texts(key, texts), _hashes(key, _DOCUMENT, documents)]
         if earlier is not None:
             parts.append(earlier.hashes)
         hashes = np.unique(np.concatenate(parts))
@@ -93,11 +83,28 @@ class TrainingQueries:
 
     def have_texts(self, texts: Sequence[str]) -> Bool:
         """Return whether the model has learned from each query text, (n,) bool."""
-        return np.isin(_hashes(self.key, _TEXT, map(query_key, texts)), self.hashes)
+        return np.isin(hashes_of_texts(self.key, texts), self.hashes)
 
     def have_documents(self, ids: Sequence[str]) -> Bool:
         """Return whether the model has learned from each document as a query, (n,) bool."""
         return np.isin(_hashes(self.key, _DOCUMENT, ids), self.hashes)
+
+
+def check_hashes(key: str, hashes: UInt64, name: str) -> None:
+    """Raise an error unless a key and the ascending hashes of the queries called ``name`` are as documented above."""
+    if len(key) != KEY_DIGITS or set(key) - set("0123456789abcdef"):
+        raise InputError(f"the key of the {name} is {key!r:.80}: it must have {KEY_DIGITS} hexadecimal digits")
+    if hashes.dtype != np.uint64 or hashes.ndim != 1:
+        raise ShapeMismatch(
+            f"the hashes of the {name} are {hashes.dtype} of shape {hashes.shape}: give one row of uint64"
+        )
+    if not (hashes[:-1] < hashes[1:]).all():
+        raise InputError(f"the hashes of the {name} are not in ascending order: sort them, each once")
+
+
+def hashes_of_texts(key: str, texts: Iterable[str]) -> UInt64:
+    """Return the hash of the `query_key` of each query text, (n,) uint64."""
+    return _hashes(key, _TEXT, map(query_key, texts))
 
 
 def _hashes(key: str, kind: bytes, names: Iterable[str]) -> UInt64:

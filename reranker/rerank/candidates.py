@@ -34,6 +34,7 @@ from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsuppor
 from reranker.kernels.rows import score_rows
 from reranker.kernels.texts import unpack_texts
 from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.models.repeated import preferences_of
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.rerank.doc_values import DocValueSearch
 from reranker.store import VectorStore
@@ -445,6 +446,8 @@ class EncodedQuery(NamedTuple):
     """c(q), by which the engine's scores are divided."""
     n_listed: int
     """Number of words of q in the query vocabulary. Other words count only in q.d, by their hashed ids."""
+    preferred: Mapping[str, float] = {}
+    """Document id → p(q, d), the preferences of users if the query is a repeated one."""
 
     @property
     def is_empty(self) -> bool:
@@ -464,14 +467,16 @@ def lexical_scale(idf: AnyFloat) -> float:
 
 
 def encode_query(model: RankingModel, query: str) -> EncodedQuery:
-    """Return a query text encoded as Uq, q and c(q)."""
+    """Return a query text encoded as Uq, q and c(q), with the preferences of users for it."""
     encoded = model.encode_queries([query])
     ids, weights = encoded.rows.indices.astype(np.int32), encoded.rows.data.astype(np.float32)
     filled = weights != 0
     ids, weights = ids[filled], weights[filled]
     vectors = QueryVectors(np.ascontiguousarray(encoded.vectors[0]), ids, weights, float(model.identity))
     idf = model.query_vocabulary.idf_of(ids)
-    return EncodedQuery(vectors, lexical_scale(idf), int((ids < len(model.query_vocabulary)).sum()))
+    n_listed = int((ids < len(model.query_vocabulary)).sum())
+    preferred = {} if model.repeated is None else model.repeated.of_query(query)
+    return EncodedQuery(vectors, lexical_scale(idf), n_listed, preferred)
 
 
 def read_whole(
@@ -520,7 +525,7 @@ class Window:
     lexical: Float64
     """(n,) float64: the engine's scores, NaN if it returned none."""
     model: Float64
-    """(n,) float64: f(q, d), NaN for a candidate without vector and text."""
+    """(n,) float64: f(q, d) + p(q, d), NaN for a candidate without vector and text."""
     vectors: CandidateVectors
     """The vectors from which ``model`` was computed."""
     encoded: frozenset[int] = frozenset()
@@ -641,7 +646,7 @@ class Candidates:
                     n_encoded += self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
             deadline.check("documents without a vector were encoded")
         with deadline.stage("score"):
-            scores = vectors.score(query.vectors)
+            scores = vectors.score(query.vectors) + preferences_of(query.preferred, [hit.id for hit in hits])
         deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
         encoded = frozenset((*missing, *stale))

@@ -38,26 +38,27 @@ class Contribution:
       alpha s q_i (U_i . v) / |sum_i q_i U_i| of the word vectors U_i and the stored vector v of the document;
       W_ij = s (U_i . v) / |sum_i q_i U_i|. The document word is a list: the `N_NEAREST` words whose vectors are nearest
       to v, as a description of the document's vector.
+    - ``preference``: what users preferred for the query, which is a repeated one; alpha p(q, d).
     - ``others``: all pairs that are not shown.
     - ``signal``: a number of the document; w s(x).
     - ``engine``: the engine's own score; (1 - alpha) BM25 / c(q).
     """
 
-    kind: Literal["identity", "memory", "learned", "vector", "others", "signal", "engine"]
+    kind: Literal["identity", "memory", "learned", "vector", "preference", "others", "signal", "engine"]
     query_word: str
-    """The query's word; empty for ``others``, ``signal``, and ``engine``."""
+    """The query's word; empty for ``preference``, ``others``, ``signal``, and ``engine``."""
     document_word: str
     """The document's word; for ``signal`` the name of its field, for ``vector`` words joined by commas; empty for
-    ``others`` and ``engine``."""
+    ``preference``, ``others`` and ``engine``."""
     weight: float
-    """W_ij of a pair, w of a signal; 0 for ``others`` and ``engine``."""
+    """W_ij of a pair, w of a signal, p of a preference; 0 for ``others`` and ``engine``."""
     value: float
     """Amount that is added to the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The contributions to the score of one hit: word pairs, largest first, ``others``, signals, ``engine``.
+    """The contributions to the score of a hit: word pairs, largest first, ``others``, preference, signals, ``engine``.
 
     Their values sum to ``score`` within 1e-6. ``others`` also contains the rounding error of the stored vector.
     """
@@ -135,6 +136,9 @@ def explanations_of(
         signals = () if hit.unscored else alpha.signals  # a hit without a blended score shows only the engine's score
         numbers = [(signal, float(added([signal], [window.hits[place]])[0])) for signal in signals]
         additional = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
+        preference = query.preferred.get(hit.id, 0.0)
+        if preference and document is not None:
+            additional.insert(0, Contribution("preference", "", "", preference, alpha.value * preference))
         additional.append(Contribution("engine", "", "", 0.0, lexical))
         explanations.append(explain_hit(model, words, document, alpha.value, name, hit, additional))
     return tuple(explanations)
@@ -260,7 +264,7 @@ def explain_hit(
     hit
         The hit.
     additional
-        The rows of the signals and of the engine, as they were added to the score.
+        The rows of the preference, of the signals and of the engine, as they were added to the score.
     n_pairs
         Number of word pairs to show.
     """
@@ -275,7 +279,8 @@ def explain_hit(
         if learned is not None and query.learned_rows.nnz * learned.nnz <= MAX_PAIRS:
             rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)
         elif hit.model_score is not None:
-            value = alpha * hit.model_score - math.fsum(row.value for row in rows)
+            preferences = [row.value for row in additional if row.kind == "preference"]
+            value = alpha * hit.model_score - math.fsum([*preferences, *(row.value for row in rows)])
             whole = [Contribution("learned", "", "", 0.0, value)]
     shown = sorted(rows, key=lambda row: -abs(row.value))[:n_pairs]
     rows = sorted([*shown, *whole], key=lambda row: -abs(row.value))

@@ -58,8 +58,12 @@ class ServedImpacts:
         return cls(model, IMPACTS_ALIAS if all(aliased) else field, types.pop())
 
     def clause(self, query: str, boost: float = 1.0) -> dict[str, Any]:
-        """Return the clause that adds up the impacts of a query's words; `InputError` if it has no word."""
-        return impacts_clause(self.field, self.field_type, query_words(self.model, query), boost)
+        """Return the clause that adds up the impacts of a query's words, and the preferences of users for the query.
+
+        Raises `InputError` if the query has no word that the model counts.
+        """
+        preferred = {} if self.model.repeated is None else self.model.repeated.of_query(query)
+        return impacts_clause(self.field, self.field_type, query_words(self.model, query), boost, preferred)
 
     def template_clause(self, engine: Engine, index: str, boost: float = 1.0) -> dict[str, Any]:
         """Return the clause with the placeholder of the query, whose words the engine's own analyzer finds.

@@ -36,7 +36,7 @@ from reranker.engines.bodies import (
     window_of,
 )
 from reranker.engines.given_field import is_searchable
-from reranker.engines.impacts import impacts_clause, with_impacts
+from reranker.engines.impacts import with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
@@ -69,6 +69,7 @@ from reranker.errors import (
 )
 from reranker.models.impacts import query_words
 from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.models.repeated import preferences_of
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
@@ -644,11 +645,9 @@ class Reranker:
         """
         deadline = self._reserving(request)
         try:
-            words = query_words(stage.model, request.asked)
-            if not words:
+            if not query_words(stage.model, request.asked):
                 raise FallbackError(ReasonKind.EMPTY_QUERY, "the query has no word that the model counts")
-            served = stage.impacts()
-            clause = impacts_clause(served.field, served.field_type, words, self.settings.boost)
+            clause = stage.impacts().clause(request.asked, self.settings.boost)
             body = _with_impacts(request.body, clause, self.settings.mode)
             body |= {"from": request.first, "size": request.size}
             with deadline.stage("engine"):
@@ -736,7 +735,8 @@ class Reranker:
         with request.deadline.stage("encode"):
             sources, ids = [hit.source for hit in changed.values()], [hit.id for hit in changed.values()]
             n_encoded = window.n_encoded + window.vectors.add_texts(model, list(changed), sources, ids)
-            scores = window.vectors.score(scored.query.vectors)
+            preferences = preferences_of(scored.query.preferred, [hit.id for hit in window.hits])
+            scores = window.vectors.score(scored.query.vectors) + preferences
         with request.deadline.stage("order"):
             window = replace(window, model=scores, encoded=window.encoded | changed.keys(), n_encoded=n_encoded)
             ordered = self._ordered(request, scored.query, window)
@@ -782,6 +782,8 @@ class Reranker:
             if not self._rescorer.suits(request):
                 return None
             query = self._query(request)
+            if query.preferred:  # the script knows no ids
+                return None
             ordered = self._rescorer.order(request, query, with_source=with_source)
         except RerankerError as error:
             _log.debug("the engine could not rescore: %s", type(error).__name__)

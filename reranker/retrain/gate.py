@@ -41,7 +41,10 @@ from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import half_interval
 from reranker.retrain.settings import GateConfig
-from reranker.retrain.statistics import Interval, clusters_needed, ratio_interval, sums_by
+from reranker.retrain.statistics import Interval, clusters_needed, detectable, ratio_interval, sums_by
+
+POWER = 0.8
+"""Probability with which a gain is shown, in the sentences about what a log can show."""
 
 
 @dataclass(frozen=True)
@@ -291,15 +294,24 @@ def enough(interval: Interval, what: str, config: GateConfig) -> Check:
     return Check("enough", passed, sentence)
 
 
-def better(measured: Measured, config: GateConfig) -> Check:
-    """Check that the lower bound of the difference is above the margin."""
+def better(measured: Measured, config: GateConfig, days: float | None = None) -> Check:
+    """Check that the lower bound of the difference is above the margin.
+
+    If it is not, the sentence says which gain these clicks would show, and how long a log would show the gain that was
+    found, given the length of this one in days.
+    """
     change, passed = measured.difference, measured.difference.lower > config.margin
     sentence = f"{_named(measured, config)}; required: more than {config.margin:+.4f}"
-    needed = None if passed else clusters_needed(change, config.margin, config.confidence)
+    needed = None if passed else clusters_needed(change, config.margin, config.confidence, POWER)
     if not change.n_differing:
         sentence = f"{measured.name}: {measured.live:.4f} by both models, which rank all clicked documents the same"
-    elif needed is not None and needed > change.n_clusters:
-        sentence += f"; about {needed:,} people or queries are needed to show it, the log has {change.n_clusters:,}"
+    elif not passed:
+        least = config.margin + detectable(change, config.confidence, POWER)
+        sentence += f"; a gain of {least:+.4f} would be shown with probability {POWER:.0%}"
+        if needed is not None and needed > change.n_clusters:
+            sentence += f"; about {needed:,} people or queries are needed to show it, the log has {change.n_clusters:,}"
+            if days:
+                sentence += f" (about {needed * days / change.n_clusters:,.1f} days like these {days:,.1f})"
     return Check("better", passed, sentence)
 
 
@@ -339,8 +351,8 @@ def believable(measured: Measured, config: GateConfig) -> Check:
     if not config.measured_weights and change.lower > 0:
         return Check("believable", True, f"{sentence}; required: better than random")
     sentence += (
-        ", so the propensities fall too steeply with rank and any change would look better than it is: estimate "
-        "them from lists shown in random order"
+        ", so these clicks cannot tell orders apart: either nearly all documents of a first page are as attractive, or "
+        "the propensities fall too steeply with rank; lists shown in random order tell which (--explore of `ssi serve`)"
     )
     return Check("believable", False, sentence)
 
@@ -349,7 +361,7 @@ def _named(measured: Measured, config: GateConfig) -> str:
     change = measured.difference
     return (
         f"{measured.name}: {measured.live:.4f} to {measured.candidate:.4f}, a change of {change.estimate:+.4f}, at "
-        f"least {change.lower:+.4f} with {config.confidence:.0%} confidence"
+        f"least {change.lower:+.4f} with {100 * config.confidence:.4g} % confidence"
     )
 
 
@@ -379,6 +391,9 @@ def decide(
     propensities: Sequence[float] | None,
     rng: np.random.Generator,
     config: GateConfig | None = None,
+    *,
+    refreshes: bool = False,
+    days: float | None = None,
 ) -> GateVerdict:
     """Decide whether the new model replaces the live model.
 
@@ -400,6 +415,11 @@ def decide(
         Draws the resamples: of people for the clicks, of queries for the judgments.
     config
         Limits and confidence.
+    refreshes
+        Whether the new model only renews the preferences that the live model has for repeated queries. Then nDCG need
+        not rise: the lower bound of the difference must be above - tolerance.
+    days
+        Length of the newest slice in days, for saying how long a log would have to be; None: unknown.
 
     Raises
     ------
@@ -431,7 +451,8 @@ def decide(
     live_over_random = merit_of_live(lists, rng, config)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
-        checks += [better(ndcg, config), not_worse(rr, config)]
+        gain = not_worse(ndcg, config) if refreshes else better(ndcg, config, days)
+        checks += [gain, not_worse(rr, config)]
         checks += [above_random(new_over_random), believable(live_over_random, config)]
     measured = [ndcg, rr, new_over_random, live_over_random]
     losers, winners = query_changes(lists.query, gains["live"], gains["candidate"], ideal, config.n_changes)

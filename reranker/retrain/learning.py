@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal
@@ -167,6 +168,8 @@ class History:
     """Query → shown document → grade, before the cutoff: 1 for documents more attractive than the others, else 0."""
     remembered: set[tuple[str, str]] = field(default_factory=set)
     """Pairs (query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
+    repeated: dict[str, list[Rating]] = field(default_factory=dict)
+    """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff."""
     newest: list[Impression] = field(default_factory=list)
     """Impressions with a click in the newest slice, by time; a sample if there are more than the maximum."""
 
@@ -200,17 +203,21 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
     learned = {pair.query for pair in history.pairs}
-    history.grades = grades_of(_remembering(ratings(log, history.config, since=since, until=cutoff), history), learned)
+    rated = ratings(log, history.config, since=since, until=cutoff)
+    history.grades = grades_of(_remembering(rated, history), learned)
     _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
     return history
 
 
 def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
-    """Yield the ratings unchanged, and record the documents that enough people clicked."""
-    for rating in rated:
-        if rating.clicks >= REMEMBERED_BY:
-            history.remembered.add((rating.query, rating.document))
-        yield rating
+    """Yield the ratings unchanged, and record the documents that enough people clicked, and the queries with one."""
+    for query, group in groupby(rated, key=lambda rating: rating.query):
+        of_query = list(group)
+        clicked = {rating.document for rating in of_query if rating.clicks >= REMEMBERED_BY}
+        if clicked:
+            history.remembered.update((query, document) for document in clicked)
+            history.repeated[query] = of_query
+        yield from of_query
 
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
@@ -411,6 +418,10 @@ class Learner:
         The training record in the model depends only on the log and the settings, so equal logs give equal bytes.
         """
         model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
+        return self.marked(model, history), report
+
+    def marked(self, model: RankingModel, history: History) -> RankingModel:
+        """Return a model whose training record says from which base and clicks it comes."""
         mark = {
             "base": self.base.model_id,
             "query_side_only": self.settings.query_side_only,
@@ -419,7 +430,7 @@ class Learner:
             "pairs": len(history.pairs),
             "config": asdict(history.config),
         }
-        return replace(model, training={**model.training, MARK: mark}), report
+        return replace(model, training={**model.training, MARK: mark})
 
     def study(self, history: History) -> list[tuple[int, RankingModel]]:
         """Return (number of preferences, model) for increasing subsets of the preferences, with few epochs each.

@@ -24,7 +24,7 @@ from indexer.encoding import VersionEncoder, present_routes
 from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
-from reranker.clicks.log import ClickLog
+from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
@@ -47,9 +47,26 @@ from reranker.rerank import default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import GateVerdict
-from reranker.retrain.learning import MARK, History, Learner, LinksAndJudgements, RetrainResult, check_log, read_history
+from reranker.retrain.learning import (
+    MARK,
+    REMEMBERED_BY,
+    History,
+    Learner,
+    LinksAndJudgements,
+    RetrainResult,
+    check_log,
+    read_history,
+)
+from reranker.retrain.repeated import repeated_queries
 from reranker.retrain.report import examples_of, render_retraining
-from reranker.retrain.served_ranks import ServedComparison, ServedModel, ServingScores, compare
+from reranker.retrain.served_ranks import (
+    EncodedPool,
+    NewestClicks,
+    ServedComparison,
+    ServedModel,
+    ServingScores,
+    compare,
+)
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
 from reranker.training.trainer import remove_checkpoints
@@ -106,10 +123,10 @@ def _manifest_of(path: Path) -> dict[str, Any]:
 def models_that_remember(models: Path) -> list[str]:
     """Return the sorted ids of the models under a folder that contain queries from click logs.
 
-    These are models with a `QueryMemory`, and those with hashes of their training queries.
+    These are models with a `QueryMemory`, with hashes of their training queries, or with `RepeatedQueries`.
     """
     manifests = map(_manifest_of, models.iterdir() if models.is_dir() else ())
-    contents = ("n_memory_documents", "training_queries")
+    contents = ("n_memory_documents", "training_queries", "repeated_queries")
     holding = [manifest for manifest in manifests if any(name in manifest for name in contents)]
     return sorted({manifest["model_id"] for manifest in holding if MARK in manifest["training"]})
 
@@ -120,7 +137,8 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
     It does not if they were forgotten before its newest slice began, and so before it was trained.
     """
     made = model.training.get(MARK)
-    if made is None or (model.encoder.memory is None and model.training_queries is None):
+    parts = (model.encoder.memory, model.training_queries, model.repeated)
+    if made is None or all(part is None for part in parts):
         return False
     return max(log.manifest.forgotten.values(), default=-1) >= int(made["cutoff"])
 
@@ -254,20 +272,22 @@ class Retraining:
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
         with timed(self.seconds, "compare"):
-            learned = [model, *(of_part for _, of_part in study)]
+            candidates, pools = self._candidates(model, live, base, learner, history)
+            learned = [*candidates, *(of_part for _, of_part in study)]
             models = [self._served(None if live is None else live.model), *map(self._served, learned)]
             progress = partial(self.listener.progress, "scoring shown documents")
-            scores = ServingScores(self.engine, self.index, models, settings.body, progress)
+            scores = ServingScores(self.engine, self.index, models, settings.body, progress, pools)
             comparison = compare(
                 scores,
-                history.newest,
-                history.propensities,
+                NewestClicks(history.newest, history.propensities, (history.last - history.cutoff + 1) / DAY_MS),
                 self.other_evidence.judged,
                 settings.gate,
                 window=settings.window,
                 seed=settings.train.seed,
+                refreshes=live is not None and live.model.repeated is not None,
                 study=[n for n, _ in study],
             )
+        model = candidates[comparison.chosen]
         stored = self._keep(model, base, comparison)
         promoted, written = comparison.verdict.promoted and not settings.dry_run, 0
         if promoted:
@@ -312,6 +332,32 @@ class Retraining:
         if settings.docs is None:
             documents.unlink(missing_ok=True)
         return result
+
+    def _candidates(
+        self,
+        model: RankingModel,
+        live: StoredModel | None,
+        base: StoredModel,
+        learner: Learner,
+        history: History,
+    ) -> tuple[list[RankingModel], dict[str, EncodedPool]]:
+        """Return the trained model, and the live one, each with the preferences of users for repeated queries.
+
+        The second is left out if it has none, or may remember queries of forgotten people. With them come the documents
+        that were encoded.
+        """
+        models, rated = [model], history.repeated
+        stays = base.model if live is None else live.model
+        if not may_remember_the_forgotten(stays, self.log):
+            models.append(learner.marked(replace(stays, repeated=None), history))
+        served = [self._served(one) for one in models]
+        progress = partial(self.listener.progress, "scoring repeated queries")
+        scores = ServingScores(self.engine, self.index, served, self.settings.body, progress)
+        lists = scores.rank_shown({query: [rating.document for rating in of] for query, of in rated.items()})
+        found = [repeated_queries(rated, lists, number, one, REMEMBERED_BY) for number, one in enumerate(served)]
+        self.listener.say(found[-1].sentence)
+        remembering = [replace(one, repeated=of.queries) for one, of in zip(models, found, strict=True)]
+        return [remembering[0], *(one for one in remembering[1:] if one.repeated is not None)], scores.pools
 
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
         """Return the file of training documents, and the number of documents of the index."""

@@ -18,6 +18,7 @@ from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError
 from reranker.evaluation import evaluate_run
 from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.models.repeated import preferences_of
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.calibration import window_scale
@@ -58,6 +59,8 @@ class RankedList:
 
     documents: tuple[str, ...]
     """Document ids in first-stage order."""
+    scores: Float64
+    """(n_models, n) float64: Scores by each model as served; NaN where there is none, and for the engine's order."""
     ranks: Int64
     """(n_models, n) int64: Ranks, from 1, in each model's order of only these documents."""
 
@@ -71,9 +74,10 @@ class ServedComparison:
     """Result of comparing the new model with the live one."""
 
     verdict: GateVerdict
+    chosen: int
+    """Number of the candidate that the verdict is about, from 0."""
     lists: Mapping[str, RankedList]
-    """Shown documents of each query of the newest slice, ranked by the live model, the new one and those of the
-    study."""
+    """Shown documents of each query of the newest slice, ranked by the live model and by that candidate."""
     differences: tuple[float, ...]
     """nDCG, new - live, of every query for which it differs."""
     changes: Mapping[str, float]
@@ -84,27 +88,40 @@ class ServedComparison:
     """Pairs (number of preferences used for training, difference in nDCG to the live model)."""
 
 
+@dataclass(frozen=True)
+class NewestClicks:
+    """The newest slice of a click log."""
+
+    impressions: Sequence[Impression]
+    propensities: Propensities | None
+    """Examination propensities by rank; None: equal weights."""
+    days: float | None = None
+    """Length of the slice; None: unknown."""
+
+
 def compare(
     scores: ServingScores,
-    newest: Sequence[Impression],
-    propensities: Propensities | None,
+    clicks: NewestClicks,
     judged: Mapping[str, Mapping[str, float]],
     config: GateConfig,
     *,
     window: int,
     seed: int,
+    refreshes: bool = False,
     study: Sequence[int] = (),
 ) -> ServedComparison:
-    """Return the verdict on the second model of ``scores`` compared with the first.
+    """Return the verdict on the candidate that is chosen, compared with the live model.
+
+    There are one or two candidates: the trained model, and a model that has only learned what users prefer for repeated
+    queries. With both, each is compared with the live model, with half the error that the confidence allows. The
+    trained one is chosen if it is surely better than the other one, or if only it is promoted.
 
     Parameters
     ----------
     scores
-        Its models are the live one, the new one, then one for each number of preferences in ``study``.
-    newest
-        The newest slice of impressions.
-    propensities
-        Examination propensities by rank; None: equal weights.
+        Its models are the live one, the candidates, then one for each number of preferences in ``study``.
+    clicks
+        The newest slice.
     judged
         Query text → document id → grade.
     config
@@ -113,33 +130,52 @@ def compare(
         Number of hits reranked for a judged query.
     seed
         Seed of the resamples.
+    refreshes
+        Whether the second candidate renews the preferences that the live model has. Then it need not be better, only
+        not worse.
     study
         Numbers of preferences of the size study.
     """
+    newest, propensities, days = clicks.impressions, clicks.propensities, clicks.days
     shown: dict[str, dict[str, None]] = {}
     for impression in newest:
         shown.setdefault(impression.query, {}).update(dict.fromkeys(hit.document for hit in impression.shown))
     lists = scores.rank_shown(shown)
     by_rank = None if propensities is None else propensities.by_rank
     config = weighing(config, propensities)
-    on_judgements = _judged_queries(scores.rank_window(judged, window), judged) if judged else None
-
-    def verdict_on(number: int, judgements: JudgedQueries | None, settings: GateConfig) -> GateVerdict:
-        served = [_shown_scores(newest, lists, which) for which in (LIVE, number)]
-        rng = np.random.default_rng([seed, 2])
-        return decide(shown_lists(newest, *served), judgements, by_rank, rng, settings)
-
+    windows = scores.rank_window(judged, window) if judged else {}
+    n_candidates = len(scores.models) - 1 - len(study)
     # The figure needs all queries; the verdict contains only those that changed most.
-    n = config.n_changes
-    whole = verdict_on(NEW, on_judgements, replace(config, n_changes=len(shown) + len(judged)))
+    config = replace(config, confidence=1 - (1 - config.confidence) / n_candidates)
+    every_change = replace(config, n_changes=len(shown) + len(judged))
+
+    def verdict_on(number: int, settings: GateConfig, before: int = LIVE, **more: Any) -> GateVerdict:
+        served = [_shown_scores(newest, lists, which) for which in (before, number)]
+        rng = np.random.default_rng([seed, 2])
+        return decide(shown_lists(newest, *served), more.pop("judged", None), by_rank, rng, settings, **more)
+
+    def judgements(number: int) -> JudgedQueries | None:
+        return _judged_queries(windows, judged, number) if judged else None
+
+    first = verdict_on(NEW, every_change, judged=judgements(NEW), days=days)
+    whole, chosen = first, 0
+    if n_candidates == 2:
+        second = verdict_on(NEW + 1, every_change, judged=judgements(NEW + 1), days=days, refreshes=refreshes)
+        between = verdict_on(NEW, config, before=NEW + 1).measured
+        is_surely_better = bool(between) and between[0].difference.lower > config.margin
+        if not is_surely_better and (second.promoted or not first.promoted):
+            whole, chosen = second, 1
     points = []
     for place, preferences in enumerate(study):
-        measured = verdict_on(NEW + 1 + place, None, config).measured
+        measured = verdict_on(NEW + n_candidates + place, config).measured
         if measured:
             points.append((preferences, measured[0].difference))
+    n = config.n_changes
     verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
-    return ServedComparison(verdict, lists, differences, _changes(lists), points)
+    both = [LIVE, NEW + chosen]
+    lists = {query: RankedList(one.documents, one.scores[both], one.ranks[both]) for query, one in lists.items()}
+    return ServedComparison(verdict, chosen, lists, differences, _changes(lists), points)
 
 
 def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:
@@ -159,12 +195,14 @@ def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList],
     ]
 
 
-def _judged_queries(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:
-    """Return nDCG@10 of the judged queries in the live and in the new order."""
+def _judged_queries(
+    lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]], new: int
+) -> JudgedQueries:
+    """Return nDCG@10 of the judged queries in the live order and in that of the model with the number ``new``."""
     names = {query: str(number) for number, query in enumerate(judged)}
     qrels = {names[query]: dict(grades) for query, grades in judged.items()}
     values = []
-    for number in (LIVE, NEW):
+    for number in (LIVE, new):
         run = {names[query]: ranked.top(number, DEPTH) for query, ranked in lists.items()}
         by_name = evaluate_run(qrels, run, [MEASURE])[MEASURE]
         values.append(np.array([by_name[names[query]] for query in judged]))
@@ -248,7 +286,8 @@ class ServingScores:
     """The team's search body with the placeholder ``{{query}}``; None: search the models' own text fields."""
     progress: Progress = no_progress
     """Called with the number of queries that `rank_shown` has scored."""
-    pools: dict[str, EncodedPool] = field(init=False, default_factory=dict)
+    pools: dict[str, EncodedPool] = field(default_factory=dict)
+    """Encoded documents by encoder, which another comparison may have filled."""
 
     def __post_init__(self) -> None:
         models = [served.model for served in self.models if served.model is not None]
@@ -280,12 +319,20 @@ class ServingScores:
             progress(number + 1, len(texts))
         for pool in self.pools.values():
             pool.finish()
-        return {
-            query: RankedList(
-                stage[0], np.stack([self._ranks(number, query, *stage) for number in range(len(self.models))])
-            )
-            for query, stage in first_stages.items()
-        }
+        return {query: self._ranked_list(query, *stage) for query, stage in first_stages.items()}
+
+    def _ranked_list(
+        self, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool, signals: Float64
+    ) -> RankedList:
+        """Return the documents of a query with their scores and ranks by all models."""
+        n, n_models = len(ids), len(self.models)
+        scores, ranks = np.full((n_models, n), np.nan), np.tile(np.arange(1, n + 1, dtype=np.int64), (n_models, 1))
+        for number in range(n_models):
+            of_model = self._scores(number, query, ids, lexical, signals)
+            if of_model is not None:
+                scores[number] = of_model
+                ranks[number, final_order(of_model, kept)] = np.arange(1, n + 1)
+        return RankedList(ids, scores, ranks)
 
     def _search_among(self, query: str, documents: list[str]) -> Sequence[Hit]:
         hits: list[Hit] = []
@@ -313,21 +360,20 @@ class ServingScores:
         signals = np.array([added(served.signals, once) for served in self.models])
         return tuple(hit.id for hit in once), lexical, kept, signals
 
-    def _ranks(
-        self, number: int, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool, signals: Float64
-    ) -> Int64:
-        """Return the rank, from 1, of each document in the order of one of the models."""
-        n, served = len(ids), self.models[number]
-        order = np.arange(n, dtype=np.int64)
-        if served.model is not None and n:
-            encoded = encode_query(served.model, query)
-            if not encoded.is_empty:
-                scores = self.pools[served.model.encoder_id].score(encoded.vectors, ids)
-                scale = window_scale(lexical, encoded.scale) if served.by_window else encoded.scale
-                order = final_order(blend(scores, lexical, served.alpha, scale, signals[number]), kept)
-        ranks = np.empty(n, dtype=np.int64)
-        ranks[order] = np.arange(1, n + 1)
-        return ranks
+    def _scores(
+        self, number: int, query: str, ids: tuple[str, ...], lexical: Float64, signals: Float64
+    ) -> Float64 | None:
+        """Return the scores of documents by one of the models; None if the engine's order is served."""
+        served = self.models[number]
+        if served.model is None or not ids:
+            return None
+        encoded = encode_query(served.model, query)
+        if encoded.is_empty:
+            return None
+        pool = self.pools[served.model.encoder_id]
+        scores = pool.score(encoded.vectors, ids) + preferences_of(encoded.preferred, ids)
+        scale = window_scale(lexical, encoded.scale) if served.by_window else encoded.scale
+        return blend(scores, lexical, served.alpha, scale, signals[number])
 
 
 def among(template: Mapping[str, Any], documents: Sequence[str]) -> dict[str, Any]:

@@ -117,6 +117,13 @@ def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95,
     return max(1, int(np.ceil(interval.n_clusters * (z * interval.standard_error / gap) ** 2)))
 
 
+def detectable(interval: Interval, confidence: float, power: float) -> float:
+    """Return the difference whose lower bound is above 0 with probability ``power``: (z_confidence + z_power) s."""
+    from scipy import stats
+
+    return float(stats.norm.ppf(confidence) + stats.norm.ppf(power)) * interval.standard_error
+
+
 def sums_by(group: Int64, values: Float64, n: int = 0) -> Float64:
     """Return the sums of the values of each group, (max(n, largest group + 1),)."""
     sums: Float64 = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)

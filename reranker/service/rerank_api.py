@@ -34,6 +34,7 @@ from reranker.deadline import Deadline
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import EngineError, FallbackError
 from reranker.models.ranking_model import RankingModel
+from reranker.models.repeated import preferences_of
 from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, Reason, ReasonKind, SearchAnswer
 from reranker.rerank.calibration import Probability
@@ -346,7 +347,8 @@ def _score(
         )
     n_encoded = _encode_texts(candidates, items, model, deadline)
     with deadline.stage("score"):
-        scores = candidates.score(encoded.vectors)
+        preferences = preferences_of(encoded.preferred, [item.id or "" for item in items])
+        scores = candidates.score(encoded.vectors) + preferences
     deadline.check("the documents were scored")
     unknown = np.isnan(scores)
     n_lost = int(unknown[by_id].sum())

@@ -26,7 +26,8 @@ from reranker.engines.vectors import field_name
 from reranker.errors import EncoderMismatch, EngineRejected, EngineUnavailable, GateRefused, InputError, Unsupported
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
-from reranker.records import ReasonKind
+from reranker.models.repeated import RepeatedQueries
+from reranker.records import RankedHit, ReasonKind
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.impacts import ServedImpacts
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -186,6 +187,40 @@ def test_a_new_query_side_writes_only_documents_whose_impacts_change(engine: Eng
     for query in ("漢字", "word0 word3"):
         expected = expected_sums(other, documents, query, engine.capabilities().sparse_terms)
         assert sums_of_engine(engine, name, other, query) == pytest.approx(expected, rel=1e-3)
+
+
+def test_preferences_for_a_repeated_query_are_added_on_every_way_to_a_page(engine: Engine, name: str) -> None:
+    _, model = indexed(engine, name)
+    sync(Target(engine, name, model, routes=("fetch", "impacts")))
+    engine.refresh(name)
+    body = {"query": {"match": {"text": "{{query}}"}}, "_source": False}
+    plain = {hit.id: hit.score for hit in search_by(engine, name, model, body, "word3")}
+    liked, disliked = sorted(plain, key=lambda one: plain[one])[0], max(plain, key=lambda one: plain[one])
+    preferred = RepeatedQueries.of("0" * 32, {"word3": {liked: 50.0, disliked: -2.0, "gone": 1.0}})
+    remembering = replace(model, repeated=preferred)
+    for route in ("fetch", "impacts"):
+        before, after = (
+            {hit.id: hit.score for hit in search_by(engine, name, one, body, "WORD3 ", route)}
+            for one in (model, remembering)
+        )
+        assert next(iter(after)) == liked, route
+        moved = {one: after[one] - before[one] for one in before if one in after}
+        # A clause takes nothing away: all others count like the least preferred document.
+        least, boost = (-2.0, RerankSettings().boost) if route == "impacts" else (0.0, 1.0)
+        expected = {one: boost * (preferred.of_query("word3").get(one, least) - least) for one in moved}
+        assert moved == pytest.approx(expected, rel=1e-4, abs=1e-3), route
+        assert search_by(engine, name, remembering, body, "word4", route) == search_by(
+            engine, name, model, body, "word4", route
+        )
+
+
+def search_by(
+    engine: Engine, name: str, model: RankingModel, body: dict[str, Any], query: str, route: RouteName = "fetch"
+) -> tuple[RankedHit, ...]:
+    settings = RerankSettings(alpha=1.0, deadline_ms=None, window=200)
+    page = Reranker(engine, name, model, route=route, settings=settings).search(query, body, size=100)
+    assert page.reranked, page.reason
+    return page.hits
 
 
 def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, name: str) -> None:

@@ -434,9 +434,9 @@ def test_manifests_that_break_a_rule(
 
 
 def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=11)
+    write_package(tmp_path, format_version=12)
     error = refused(
-        r"format version 11; this program reads 1 and 2 and 3 and 4 and 5 and 6 and 7 and 8 and 9 and 10: install"
+        r"format version 12; this program reads 1 and 2 and 3 and 4 and 5 and 6 and 7 and 8 and 9 and 10 and 11: in"
     )
     assert error.exit_code == ArtifactError.exit_code
 

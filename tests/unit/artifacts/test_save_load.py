@@ -19,6 +19,7 @@ from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.models.manifest import describe_model, manifest_bytes, sealed
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import Encoder, RankingModel, tensors_of
+from reranker.models.repeated import RepeatedQueries
 from reranker.models.tensor_file import chunks_of, digest_of
 from reranker.models.training_queries import TrainingQueries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -42,6 +43,7 @@ from tests.unit.small_models import (
 TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
 WORD_WEIGHTS = np.random.default_rng(0).uniform(0.5, 2.0, 20).astype(np.float32)
 TRAINING_QUERIES = TrainingQueries.of("0123456789abcdef" * 2, ["Ash  tree", "fire"], ["d1"])
+REPEATED = RepeatedQueries.of("0123456789abcdef" * 2, {"ash tree": {"d1": 1.5, "d2": -0.5}})
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
 
 
@@ -82,6 +84,7 @@ MODELS = {
         encoder=small_encoder(lexical=BM25), word_weights=WORD_WEIGHTS, training_queries=TRAINING_QUERIES
     ),
     "given vectors": lambda: with_given_vectors(small_model()),
+    "repeated queries": lambda: small_model(repeated=REPEATED),
     "given vectors, tied": lambda: with_given_vectors(tied_model()),
     "given vectors, two vocabularies": lambda: with_given_vectors(two_vocabulary_model()),
     "given vectors, memory": lambda: with_given_vectors(
@@ -104,6 +107,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     version = 5 if model.word_weights is not None else 4 if model.encoder.memory else version
     version = 6 if model.training_queries is not None else version
     version = 7 if model.word_encoder is not None else version
+    version = 11 if model.repeated is not None else version
     assert loaded.manifest["format_version"] == version
     assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary

@@ -98,7 +98,7 @@ def findings(**changes: Any) -> dict[str, Any]:
     )
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
     study = ((100, interval(0.01)), (900, interval(0.05)))
-    comparison = ServedComparison(verdict(), {}, (-0.2, 0.1, 0.3), CHANGES, study)
+    comparison = ServedComparison(verdict(), 0, {}, (-0.2, 0.1, 0.3), CHANGES, study)
     parts: dict[str, Any] = {
         "result": result,
         "engine": "tantivy:index",
@@ -201,7 +201,7 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
-    nothing = ServedComparison(GateVerdict(False, (Check("enough", False, "too few"),), ()), {}, (), CHANGES)
+    nothing = ServedComparison(GateVerdict(False, (Check("enough", False, "too few"),), ()), 0, {}, (), CHANGES)
     empty = findings(
         history=History(0, 0, 0, 0, 0),
         comparison=nothing,

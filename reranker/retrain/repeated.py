@@ -1,0 +1,84 @@
+"""The preferences that a model keeps for repeated queries: estimated from the clicks, in units of the model's score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from reranker.clicks.pairs import Rating
+from reranker.clicks.preferred import preferences
+from reranker.models.repeated import RepeatedQueries
+from reranker.models.training_queries import KEY_DIGITS
+from reranker.retrain.served_ranks import RankedList, ServedModel
+
+MOST_DOCUMENTS: Final = 50
+"""Documents of a query that have a preference at most, those with the largest ones."""
+
+
+class Remembered(NamedTuple):
+    """The preferences of a model for repeated queries, and how they came about."""
+
+    queries: RepeatedQueries | None
+    """None: there is nothing to prefer."""
+    sentence: str
+
+
+def repeated_queries(
+    rated: Mapping[str, Sequence[Rating]],
+    lists: Mapping[str, RankedList],
+    number: int,
+    served: ServedModel,
+    people: int,
+) -> Remembered:
+    """Return the preferences of users for the queries of some ratings.
+
+    A document is preferred only if at least ``people`` people clicked it, and another one is put back only if it was
+    shown to as many: so no single person changes a result page.
+
+    Parameters
+    ----------
+    rated
+        Query text → click statistics of the documents that were shown for it.
+    lists
+        Query text → these documents with their scores by several models.
+    number
+        The model's number among them.
+    served
+        The model as it is served: preferences are in units of f, which has the weight alpha in a score.
+    people
+        Least number of people.
+    """
+    if served.model is None or served.alpha <= 0:
+        return Remembered(None, "no preference is kept for repeated queries: the model has no weight in the score")
+    rows: list[tuple[int, Rating, float]] = []
+    for place, (query, ratings) in enumerate(rated.items()):
+        of_list = lists[query]
+        score_of = dict(zip(of_list.documents, of_list.scores[number].tolist(), strict=True))
+        rows += [(place, rating, score_of.get(rating.document, np.nan)) for rating in ratings]
+
+    def column(value: Callable[[Rating], float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([value(rating) for _, rating, _ in rows], dtype=np.float64)
+
+    found = preferences(
+        np.array([place for place, _, _ in rows], dtype=np.int64),
+        column(lambda rating: rating.clicks),
+        column(lambda rating: rating.examined),
+        np.array([score for _, _, score in rows], dtype=np.float64),
+    )
+    by_query: dict[str, dict[str, float]] = {}
+    for (_, rating, _), value in zip(rows, (found.values / served.alpha).tolist(), strict=True):
+        if (rating.clicks if value > 0 else rating.people) >= people and value:
+            by_query.setdefault(rating.query, {})[rating.document] = value
+    for query, of_query in by_query.items():
+        largest = sorted(of_query.items(), key=lambda item: (-abs(item[1]), item[0]))[:MOST_DOCUMENTS]
+        by_query[query] = dict(largest)
+    if not by_query:
+        return Remembered(None, "no preference is kept for repeated queries: clicks are as the scores predict")
+    kept = RepeatedQueries.of(served.model.encoder_id[:KEY_DIGITS], by_query)
+    return Remembered(
+        kept,
+        f"preferences for {len(kept):,} repeated queries and {len(kept.documents):,} of their documents, each weighed "
+        f"against {found.prior_clicks:.3g} clicks as the score predicts them",
+    )
