@@ -14,15 +14,16 @@ from rich.markup import escape
 from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.config import DEFAULT_ROUTE
+from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST
 from reranker.releases import read_control
 
 if TYPE_CHECKING:
     from reranker.engines.stored_ids import FindIds
     from reranker.formats import RejectLog
-    from reranker.models.ranking_model import Encoder
+    from reranker.models.ranking_model import Encoder, RankingModel
     from reranker.rerank import Reranker
-    from reranker.rerank.calibrate import Fit, Gain, OrderComparison, Topic
+    from reranker.rerank.calibrate import BoostFit, Fit, FittingTopics, Gain, OrderComparison, Topic
+    from reranker.rerank.signals import Signal
 
 
 @click.command(
@@ -34,6 +35,9 @@ Examples:
   ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
                 --qrels other-qrels.tsv --query-file other-queries.tsv --signals popularity,price:lower,released
+  # the boost of the impacts, for searches without a service
+  ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
+                --qrels other-qrels.tsv --query-file other-queries.tsv --route impacts --mode reorder
 """,
 )
 @common.engine_options
@@ -67,8 +71,9 @@ Examples:
     "--route",
     type=common.ROUTE,
     default=DEFAULT_ROUTE,
-    help="Where scores are computed. All routes give the same alpha.",
+    help="Where scores are computed. All routes give the same alpha; for `impacts`, their boost is fitted instead.",
 )
+@common.mode_option
 @common.read_store_option
 @click.option(
     "--max-queries",
@@ -93,6 +98,9 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
 
+    With --route impacts, the boost of the impacts is fitted for the body and the --mode, by one search of the engine
+    for each query and boost. `ssi impacts`, and the route of `ssi search` and `ssi serve`, then use it.
+
     The output contains a search body with the field weights of the model's tuned lexical score, which works without
     `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, the model's word
     matches without its learned part, and the model. If the model reduces words to stems and the analyzers of the
@@ -102,19 +110,12 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
-    from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.calibrate import (
-        fit_alpha,
-        keep_in_release,
-        sample,
-        topics_to_fit,
-        warnings_of,
-    )
+    from reranker.rerank import RerankSettings
+    from reranker.rerank.calibrate import sample, topics_to_fit
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
-    if options["probability"] and not options["qrels"]:
-        raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
+    _check_options(options)
     signals = () if options["signals_text"] is None else parse_signals(options["signals_text"])
     body = read_body(options["body_path"]) if options["body_path"] else None
     engine = common.open_engine_of(options["engine_spec"], retry=True)
@@ -128,7 +129,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         options["model_path"],
         route=options["route"],
         store_path=options["store_path"],
-        settings=RerankSettings(window=window, deadline_ms=None),
+        settings=RerankSettings(window=window, deadline_ms=None, mode=options["mode"]),
         body=body,
     )
     rejects = RejectLog()
@@ -139,51 +140,133 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         common.warn(f"rejected lines: {rejects.summary()}")
     if not dry_run:
         read_control(engine, index).release(model.model_id)  # fails before the searches, not after them
+    measure = "AP" if options["links"] else "nDCG@10"
+    accounts = (rejects.account(), account)
+    task = CalibrationTask(reranker, model, body, chosen, topics, measure, seed, accounts, not dry_run)
+    if options["route"] == "impacts":
+        _calibrate_boost(task, as_json)
+    else:
+        _calibrate_alpha(task, signals, options["probability"], as_json)
+    common.end_with_accounts(*accounts)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    if options["probability"] and not options["qrels"]:
+        raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
+    if options["route"] == "impacts" and (options["probability"] or options["signals_text"] is not None):
+        raise click.UsageError(
+            "--route impacts fits only the boost of the impacts: leave --signals and --probability out, or give "
+            "another route"
+        )
+
+
+class CalibrationTask(NamedTuple):
+    """The searches to which a weight is fitted, and how to report the result."""
+
+    reranker: Reranker
+    model: RankingModel
+    body: Mapping[str, Any] | None
+    """The search body template; None: the default one."""
+    chosen: FittingTopics
+    topics: Sequence[Topic]
+    """The sample of the chosen topics."""
+    measure: str
+    seed: int
+    accounts: tuple[InputAccount, ...]
+    keeps: bool
+    """Whether the result is stored in the release."""
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """The search body template."""
+        from reranker.rerank import default_template
+
+        return self.body or default_template(self.model.encoder.view)
+
+    def warnings(self, of_fit: Sequence[str]) -> list[str]:
+        """Return all warnings, given those of the fit."""
+        return [*([] if self.chosen.held_out else [self.chosen.sentence()]), *of_fit]
+
+    def print_json(self, fit: Fit | BoostFit, warnings: Sequence[str], **others: Any) -> None:
+        """Print a fit as JSON."""
+        from reranker.rerank import body_hash
+
+        common.print_json(
+            {
+                "index": self.reranker.index,
+                "body": body_hash(self.template),
+                "window": self.reranker.settings.window,
+                "kept": self.keeps,
+                **fit.to_json(),
+                **others,
+                "queries_given": self.chosen.n_given,
+                "queries_of_training": self.chosen.n_learned,
+                "warnings": warnings,
+                "accounts": [account.to_json() for account in self.accounts],
+            }
+        )
+
+    def show_warnings(self, warnings: Sequence[str]) -> None:
+        """Print which queries were used, and the warnings."""
+        if self.chosen.held_out:
+            common.out().print(self.chosen.sentence())
+        for warning in warnings:
+            common.warn(f"warning: {warning}")
+
+
+def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probability: bool, as_json: bool) -> None:
+    """Fit alpha, and store and print the result."""
+    from reranker.rerank.calibrate import fit_alpha, keep_in_release, warnings_of
+
+    reranker, model, topics = task.reranker, task.model, task.topics
     with common.progress("searching", total=len(topics), unit="queries") as update:
-        measure = "AP" if options["links"] else "nDCG@10"
         fit = fit_alpha(
             reranker,
             topics,
-            measure,
-            body,
-            seed=seed,
+            task.measure,
+            task.body,
+            seed=task.seed,
             progress=update,
             signals=signals,
-            probability=options["probability"],
+            probability=probability,
         )
-    compared = _compare(reranker, model.encoder, body, topics, fit)
-    fit = replace(fit, held_out_from_training=chosen.held_out)
-    warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
-    template = body_hash(body or default_template(model.encoder.view))
-    if not dry_run:
-        keep_in_release(engine, index, model.model_id, body or default_template(model.encoder.view), window, fit)
+    compared = _compare(reranker, model.encoder, task.body, topics, fit)
+    fit = replace(fit, held_out_from_training=task.chosen.held_out)
+    warnings = task.warnings(warnings_of(fit, task.body))
+    if task.keeps:
+        window = reranker.settings.window
+        keep_in_release(reranker.engine, reranker.index, model.model_id, task.template, window, fit)
     if as_json:
-        common.print_json(
-            {
-                "index": index,
-                "body": template,
-                "window": window,
-                "kept": not dry_run,
-                **fit.to_json(),
-                "weighted_body": compared and compared.weighted,
-                "comparison": compared and compared.orders.to_json(),
-                "stems": compared and (compared.stems or None),
-                "queries_given": chosen.n_given,
-                "queries_of_training": chosen.n_learned,
-                "warnings": warnings,
-                "accounts": [rejects.account().to_json(), account.to_json()],
-            }
+        task.print_json(
+            fit,
+            warnings,
+            weighted_body=compared and compared.weighted,
+            comparison=compared and compared.orders.to_json(),
+            stems=compared and (compared.stems or None),
         )
-        common.end_with_accounts(rejects.account(), account)
         return
-    _show_fit(fit, kept=not dry_run)
+    _show_fit(fit, kept=task.keeps)
     if compared is not None:
         _show_comparison(compared)
-    if chosen.held_out:
-        common.out().print(chosen.sentence())
-    for warning in warnings:
-        common.warn(f"warning: {warning}")
-    common.end_with_accounts(rejects.account(), account)
+    task.show_warnings(warnings)
+
+
+def _calibrate_boost(task: CalibrationTask, as_json: bool) -> None:
+    """Fit the boost of impacts, and store and print the result."""
+    from reranker.rerank.calibrate import fit_boost, keep_boost, warnings_of_boost
+
+    reranker, topics = task.reranker, task.topics
+    with common.progress("searching", total=len(topics), unit="queries") as update:
+        fit = fit_boost(reranker, topics, task.measure, task.template, seed=task.seed, progress=update)
+    fit = replace(fit, held_out_from_training=task.chosen.held_out)
+    warnings = task.warnings(warnings_of_boost(fit))
+    if task.keeps:
+        keep_boost(reranker.engine, reranker.index, task.model.model_id, task.template, fit)
+    if as_json:
+        task.print_json(fit, warnings)
+        return
+    _show_boost(fit, kept=task.keeps)
+    task.show_warnings(warnings)
 
 
 class Comparison(NamedTuple):
@@ -278,12 +361,12 @@ def _gain(gain: Gain, n: int) -> str:
     return f"{gain.mean:+.4f} ± {half_interval(gain.error, n):.4f} (p = {gain.p:.2g})"
 
 
-def _kind_of_queries(fit: Fit) -> str:
+def _kind_of_queries(fit: Fit | BoostFit, weight: str) -> str:
     """Return the name of the cross-validated value: held-out only if the model was not trained on the queries."""
     if fit.held_out_from_training:
         return "on held-out queries (5-fold cross-validation)"
     kind = "" if fit.held_out_from_training is None else ", on training queries"
-    return f"5-fold cross-validation of alpha{kind}"
+    return f"5-fold cross-validation of {weight}{kind}"
 
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
@@ -296,7 +379,7 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
     n = fit.n_queries
-    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
+    table.add_row(_kind_of_queries(fit, "alpha"), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
     table.add_row("  gain over the engine", _gain(Gain(fit.gain, fit.gain_error, fit.gain_p), n))
     if fit.signals_gain is not None:
         table.add_row("  gain from all signals", _gain(fit.signals_gain, n))
@@ -318,6 +401,29 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
             f"f {offset:+.4g})), mean error {logistic.error:.3f} in cross-validation"
         )
     console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")
+
+
+def _show_boost(fit: BoostFit, *, kept: bool) -> None:
+    from reranker.evaluation import half_interval
+
+    n = fit.n_queries
+    table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
+    table.add_row("engine only (no impacts)", f"{fit.engine:.4f}")
+    for boost, mean in fit.curve:
+        table.add_row(f"boost {boost:g}{' (default)' if boost == IMPACT_BOOST else ''}", f"{mean:.4f}")
+    table.add_row(f"boost {fit.boost:g}, on the queries used for fitting", f"{fit.fitted:.4f}")
+    table.add_row(
+        _kind_of_queries(fit, "the boost"), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}"
+    )
+    table.add_row("  gain over the engine", _gain(fit.gain, n))
+    table.add_row(f"  gain over the default boost {IMPACT_BOOST:g}", _gain(fit.gain_over_default, n))
+    console = common.out()
+    console.print(table)
+    console.print(f"{n:,} queries; ± is a 95 % confidence interval")
+    console.print(
+        f"boost {fit.boost:g} for the mode {fit.mode} "
+        f"{'was stored in the release' if kept else 'was not stored (--dry-run)'}"
+    )
 
 
 def _show_comparison(compared: Comparison) -> None:

@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
-from reranker.config import DEFAULT_ROUTE, IMPACT_MODES, ROUTES, STORED_ROUTES, default_of
+from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, IMPACT_MODES, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError
@@ -259,7 +259,12 @@ mode_option = setting(
     help="Impacts: `find`: documents that only the impacts find are hits too; `reorder`: the hits stay those of the "
     "body.",
 )
-boost_option = setting(RerankSettings, "boost", help="Weight of impacts next to the body's own score.")
+boost_option = setting(
+    RerankSettings,
+    "boost",
+    help="Weight of impacts next to the body's own score.  [default: the value fitted by `ssi calibrate --route "
+    f"impacts`, or {IMPACT_BOOST:g}]",
+)
 alpha_option = setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )

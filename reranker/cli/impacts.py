@@ -36,13 +36,15 @@ def impacts_command(
 
     Without QUERY, print a template with {{query}} in it. The engine's own analyzer then splits the query, which is
     right only on Elasticsearch, for a model with the analyzer of a field (--analyzer engine:INDEX/FIELD).
+
+    Without --boost, the boost is the one that `ssi calibrate --route impacts` fitted to this body and mode.
     """
     from reranker.engines.bodies import fill_template
     from reranker.engines.impacts import with_impacts
     from reranker.models.model_folder import load_model
     from reranker.rerank.impacts import ServedImpacts
     from reranker.rerank.ranking import default_template
-    from reranker.rerank.search import read_body
+    from reranker.rerank.search import read_body, readable_calibration
     from reranker.rerank.settings import RerankSettings
 
     settings = RerankSettings(**common.stated(RerankSettings, options))
@@ -50,8 +52,9 @@ def impacts_command(
     model = load_model(model_path, engine)
     impacts = ServedImpacts.of_index(engine, index, model)
     body = read_body(body_path) if body_path else default_template(model.encoder.view)
+    boost = readable_calibration(engine, index, model.model_id).boost(body, settings.mode, settings.boost)
     if query:
-        body, clause = fill_template(body, query), impacts.clause(query, settings.boost)
+        body, clause = fill_template(body, query), impacts.clause(query, boost)
     else:
-        clause = impacts.template_clause(engine, index, settings.boost)
+        clause = impacts.template_clause(engine, index, boost)
     common.print_json(with_impacts(body, clause, settings.mode))

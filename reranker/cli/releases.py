@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -20,6 +21,8 @@ def show_live(
 ) -> None:
     """Print the live version, where its calibration comes from, and a hint for the next step."""
     calibration = record.calibration(record.live or "")
+    entries = {key: entry for key, entry in calibration.items() if isinstance(entry, Mapping)}
+    boosts = {key: entry["boost"] for key, entry in entries.items() if "boost" in entry}
     origins = origins_of(calibration)
     if as_json:
         common.print_json(
@@ -29,12 +32,16 @@ def show_live(
                 "previous": list(record.previous),
                 "calibrated": bool(calibration),
                 "calibrated_from": origins,
+                "boosts": boosts,
             }
         )
     else:
         common.out().print(f"live for {record.index}: {(record.live or '')[:12]}{hint}")
         if origins:
             common.out().print(f"the calibration was carried over from {', '.join(origins)}", soft_wrap=True)
+        for key, boost in boosts.items():
+            body, _, mode = key.partition(":")
+            common.out().print(f"boost of the impacts: {boost} (mode {mode}, body {body}), by `ssi calibrate`")
     if note := calibration_note(engine, record, model_path):
         common.warn(note)
 

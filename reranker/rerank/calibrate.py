@@ -1,5 +1,7 @@
 """Calibration: fits alpha, the weight of the model relative to the engine's score, for an index, a body and a window.
 
+`fit_boost` fits the weight of impacts in the same way, for an index, a body and a mode.
+
 It uses queries with known answers, from judgments or from links. In addition to alpha it fits the weights of signals,
 which are numeric fields of the documents, by coordinate search on a grid. The engine is asked only once per query,
 however many values are tried.
@@ -16,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.config import parse_keywords
+from reranker.config import IMPACT_BOOST, ImpactMode, parse_keywords
 from reranker.engines.boosts import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
 from reranker.engines.stored_ids import NO_CHECK, IdCheck
@@ -29,6 +31,7 @@ from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueri
 from reranker.progress import Progress
 from reranker.records import Reason, ReasonKind, is_relevant
 from reranker.releases import ControlRecord, update_control, utc_now
+from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibration import Calibration, Probability, body_hash, signature_of, window_scale
 from reranker.rerank.ranking import blend, final_order
 from reranker.rerank.search import Reranker
@@ -527,13 +530,33 @@ def engine_run(
 ) -> dict[str, list[str]]:
     """Return the ids of each topic in the engine's own order of a body template, down to the window of the reranker."""
     off = Reason(ReasonKind.SWITCHED_OFF, "the engine's order is measured")
-    run = {}
+    return _run(_pages(reranker, topics, body, progress, off), topics)
+
+
+def _pages(
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    body: Mapping[str, Any],
+    progress: Progress | None,
+    off: Reason | None = None,
+) -> list[RerankedPage]:
+    """Return a page of ids for each topic, down to the window of the reranker."""
+    pages = []
     for number, topic in enumerate(topics):
-        hits = reranker.search(topic.query, {**body, "_source": False}, size=reranker.settings.window, off=off).hits
-        run[str(number)] = [one for one in dict.fromkeys(hit.id for hit in hits) if one not in topic.excluded]
+        shown = {**body, "_source": False}
+        pages.append(reranker.search(topic.query, shown, size=reranker.settings.window, from_=0, off=off))
         if progress is not None:
             progress(number + 1, len(topics))
-    return run
+    return pages
+
+
+def _run(pages: Sequence[RerankedPage], topics: Sequence[Topic]) -> dict[str, list[str]]:
+    """Return the ids of each topic, best first, without duplicates and excluded ones."""
+    ids = (dict.fromkeys(hit.id for hit in page.hits) for page in pages)
+    return {
+        str(number): [one for one in found if one not in topic.excluded]
+        for number, (found, topic) in enumerate(zip(ids, topics, strict=True))
+    }
 
 
 def _rank_topic(
@@ -836,12 +859,157 @@ def keep_in_release(
         **({"probability": list(fit.probability.probability)} if fit.probability else {}),
     }
 
+    return _keep_entry(engine, index, model_id, Calibration.key(body_hash(template), window), entry)
+
+
+def _keep_entry(engine: Engine, index: str, model_id: str, key: str, entry: Mapping[str, Any]) -> ControlRecord:
     def change(record: ControlRecord) -> ControlRecord:
         release = record.release(model_id)
-        kept = {**release.calibration, Calibration.key(body_hash(template), window): entry}
-        return record.with_release(replace(release, calibration=kept))
+        return record.with_release(replace(release, calibration={**release.calibration, key: entry}))
 
     return update_control(engine, index, change)
+
+
+BOOSTS: Final = (IMPACT_BOOST, 0.5, 1.0, 2.0, 4.0, 16.0, 32.0)
+"""The grid of boosts of impacts. The default is the first, so that another one must gain more than a standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoostFit:
+    """Result of `fit_boost`."""
+
+    boost: float
+    """The best boost over all queries."""
+    mode: ImpactMode
+    measure: str
+    """The measure that is maximised: ``nDCG@10`` (judgments) or ``AP`` (links)."""
+    n_queries: int
+    engine: float
+    """Mean of the measure in the engine's order of the body, without impacts."""
+    default: float
+    """Mean of the measure with `IMPACT_BOOST`."""
+    fitted: float
+    """Mean of the measure with ``boost``."""
+    held_out: float
+    """Cross-validated mean (5 folds): each query is ranked with the boost fitted on the other folds."""
+    held_out_error: float
+    """Standard error of ``held_out``."""
+    gain: Gain
+    """``held_out`` - ``engine``."""
+    gain_over_default: Gain
+    """``held_out`` - ``default``."""
+    curve: tuple[tuple[float, float], ...]
+    """Pairs (boost, mean of the measure), in the order of the boosts."""
+    n_fallbacks: int
+    """Number of queries that got the engine's own order with some boost."""
+    held_out_from_training: bool | None = None
+    """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-compatible values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "gain": self.gain.to_json(), "gain_over_default": self.gain_over_default.to_json()}
+
+
+def fit_boost(
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    measure: str,
+    template: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> BoostFit:
+    """Return the boost of impacts with the largest mean measure, with an estimate of its gain on new queries.
+
+    The engine is asked once per query without impacts, and once for each boost of `BOOSTS`. If the gain over the
+    default boost is at most one standard error, the default is returned.
+
+    Parameters
+    ----------
+    reranker
+        A reranker of route *impacts*. Its mode and window are used.
+    topics
+        Queries with judgments, at least 2 * `N_FOLDS`.
+    measure
+        A measure of `reranker.evaluation`.
+    template
+        The search body template.
+    seed
+        Seed for assigning the folds of the cross-validation.
+    progress
+        Called after each query; each boost is another pass.
+
+    Raises
+    ------
+    InputError
+        If there are too few topics, or if impacts can be added to the search of none.
+    EngineError
+        If the engine does not answer.
+    """
+    if len(topics) < 2 * N_FOLDS:
+        raise InputError(f"{len(topics)} queries are too few to fit a boost: at least {2 * N_FOLDS} are needed")
+    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
+    engine = _values(qrels, engine_run(reranker, topics, template, progress), measure)
+    rows: list[Float64] = []
+    without: dict[int, Reason] = {}
+    for boost in BOOSTS:
+        settings = replace(reranker.settings, boost=boost)
+        boosted = Reranker(reranker.engine, reranker.index, reranker.model, route="impacts", settings=settings)
+        pages = _pages(boosted, topics, template, progress)
+        without |= {number: page.reason for number, page in enumerate(pages) if page.reason is not None}
+        if len(without) == len(topics):
+            raise InputError(f"impacts cannot be added to the search of any query: {without[0]}")
+        rows.append(_values(qrels, _run(pages, topics), measure))
+    values = np.stack(rows)
+    best, held_out = _best(values), cross_validated(values, seed)
+    means = values.mean(axis=1).tolist()
+    return BoostFit(
+        boost=BOOSTS[best],
+        mode=reranker.settings.mode,
+        measure=measure,
+        n_queries=len(topics),
+        engine=float(engine.mean()),
+        default=means[0],
+        fitted=means[best],
+        held_out=float(held_out.mean()),
+        held_out_error=standard_error(held_out),
+        gain=Gain.of(held_out, engine),
+        gain_over_default=Gain.of(held_out, values[0]),
+        curve=tuple(sorted(zip(BOOSTS, means, strict=True))),
+        n_fallbacks=len(without),
+    )
+
+
+def keep_boost(engine: Engine, index: str, model_id: str, template: Mapping[str, Any], fit: BoostFit) -> ControlRecord:
+    """Store the boost for a body and a mode in the model's release; return the stored record.
+
+    Raises `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
+    """
+    entry = {
+        "boost": fit.boost,
+        "measure": fit.measure,
+        "queries": fit.n_queries,
+        "engine": round(fit.engine, 6),
+        "held_out": round(fit.held_out, 6),
+        "fitted": utc_now(),
+        **({} if fit.held_out_from_training is None else {"held_out_from_training": fit.held_out_from_training}),
+    }
+    return _keep_entry(engine, index, model_id, Calibration.key(body_hash(template), fit.mode), entry)
+
+
+def warnings_of_boost(fit: BoostFit) -> list[str]:
+    """Return warnings about a fitted boost for its user."""
+    warnings = []
+    if not math.isnan(fit.gain.p) and (fit.gain.mean <= 0 or fit.gain.p > 0.05):
+        warnings.append(_insignificant(fit.gain.mean, fit.gain.p))
+    if fit.n_fallbacks:
+        warnings.append(f"{fit.n_fallbacks} of {fit.n_queries} queries got the engine's own order, without impacts")
+    return warnings
+
+
+def _insignificant(gain: float, p: float) -> str:
+    return f"the cross-validated gain ({gain:+.4f}) is not significant (p = {p:.2g}). Calibrate on more queries"
 
 
 MAX_MODEL_WEIGHT: Final = 0.9
@@ -893,10 +1061,7 @@ def warnings_of(fit: Fit, body: Mapping[str, Any] | None = None) -> list[str]:
             f"queries, so alpha is 0 ({order}). Calibrate on more queries, or train on more data"
         )
     elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
-        warnings.append(
-            f"the cross-validated gain ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
-            "Calibrate on more queries"
-        )
+        warnings.append(_insignificant(fit.gain, fit.gain_p))
     if fit.n_equal_scores > MAX_EQUAL_SCORES * fit.n_queries:
         warnings.append(
             f"the engine gave all candidates of {fit.n_equal_scores:,} of {fit.n_queries:,} queries the same score, or "

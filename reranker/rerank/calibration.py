@@ -1,6 +1,6 @@
 """Calibrations: the weight of the model in the blend, the signals, and the probabilities, by query body and window.
 
-`reranker.rerank.calibrate` fits them. A release stores them.
+The boost of impacts is fitted by query body and mode. `reranker.rerank.calibrate` fits them. A release stores them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from reranker.arrays import Float64
+from reranker.config import IMPACT_BOOST, IMPACT_MODES, ImpactMode
 from reranker.engines.bodies import candidate_body
 from reranker.errors import ConfigError
 from reranker.rerank.signals import Signal
@@ -193,9 +194,22 @@ class Probability(NamedTuple):
         return cls(slope, offset)
 
 
+def _is_of_impacts(key: str) -> bool:
+    return key.rpartition(":")[2] in IMPACT_MODES
+
+
+def _boost_of(key: str, entry: Any) -> float:
+    boost = entry.get("boost") if isinstance(entry, Mapping) else None
+    if isinstance(boost, bool) or not isinstance(boost, (int, float)) or not 0.0 < boost < math.inf:
+        raise ConfigError(
+            f"calibration {key!r} of the release has no boost above 0: run `ssi calibrate --route impacts` again"
+        )
+    return float(boost)
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fits stored in a release. Keys of all mappings are ``<body hash>:<window>``."""
+    """The fits stored in a release. Keys are ``<body hash>:<window>``, and ``<body hash>:<mode>`` for boosts."""
 
     alphas: Mapping[str, float] = field(default_factory=dict)
     """Fitted alphas, 0 to 1."""
@@ -207,6 +221,8 @@ class Calibration:
     """Alphas fitted with the engine's scores divided by the highest one of the window, 0 to 1; for similar bodies."""
     signatures: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """`signature_of` of the bodies with a window alpha."""
+    boosts: Mapping[str, float] = field(default_factory=dict)
+    """Fitted boosts of impacts, above 0."""
 
     def __post_init__(self) -> None:
         for key, alpha in self.alphas.items():
@@ -224,15 +240,16 @@ class Calibration:
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
         """Return the calibration stored in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
 
-        Signals and probability are optional. Raises `ConfigError` if an entry has no alpha between 0 and 1, or if a
-        value is invalid.
+        Signals and probability are optional. The entry of a mode is ``{"boost": 8.0, ...}``. Raises `ConfigError` if an
+        entry has no alpha between 0 and 1, or no boost above 0, or if a value is invalid.
         """
+        boosts = {key: _boost_of(key, entry) for key, entry in entries.items() if _is_of_impacts(key)}
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
         probabilities: dict[str, Probability] = {}
         window_alphas: dict[str, float] = {}
         signatures: dict[str, frozenset[str]] = {}
-        for key, entry in entries.items():
+        for key, entry in ((key, entry) for key, entry in entries.items() if key not in boosts):
             alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
             if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
                 raise ConfigError(f"calibration {key!r} of the release has no numeric alpha: run `ssi calibrate` again")
@@ -247,12 +264,16 @@ class Calibration:
             is_number = isinstance(window_alpha, (int, float)) and not isinstance(window_alpha, bool)
             if is_number and isinstance(clauses, list):
                 window_alphas[key], signatures[key] = float(window_alpha), frozenset(map(str, clauses))
-        return cls(alphas, signals, probabilities, window_alphas, signatures)
+        return cls(alphas, signals, probabilities, window_alphas, signatures, boosts)
 
     @staticmethod
-    def key(template_hash: str, window: int) -> str:
-        """Return the key of a body and a window."""
-        return f"{template_hash}:{window}"
+    def key(template_hash: str, kind: int | ImpactMode) -> str:
+        """Return the key of a body and a window, or of a body and a mode of impacts."""
+        return f"{template_hash}:{kind}"
+
+    def boost(self, template: Mapping[str, Any], mode: ImpactMode, given: float | None = None) -> float:
+        """Return the ``given`` boost of impacts, else that of the body and mode, else `IMPACT_BOOST`."""
+        return given or self.boosts.get(self.key(body_hash(template), mode), IMPACT_BOOST)
 
     def choose(self, template: Mapping[str, Any], window: int, given: float | None = None) -> ChosenAlpha:
         """Return the ``given`` alpha, else that of the body and window, of the nearest ones, or `DEFAULT_ALPHA`.

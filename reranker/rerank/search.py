@@ -647,8 +647,10 @@ class Reranker:
         try:
             if not query_words(stage.model, request.asked):
                 raise FallbackError(ReasonKind.EMPTY_QUERY, "the query has no word that the model counts")
-            clause = stage.impacts().clause(request.asked, self.settings.boost)
-            body = _with_impacts(request.body, clause, self.settings.mode)
+            mode = self.settings.mode
+            boost = self.calibration.boost(request.template, mode, self.settings.boost)
+            clause = stage.impacts().clause(request.asked, boost)
+            body = _with_impacts(request.body, clause, mode)
             body |= {"from": request.first, "size": request.size}
             with deadline.stage("engine"):
                 timeout_s = deadline.timeout_s()
@@ -1104,6 +1106,14 @@ def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
     return Calibration.from_release(read_control(engine, index).calibration(model_id))
 
 
+def readable_calibration(engine: Engine, index: str, model_id: str) -> Calibration:
+    """Return `calibration_of`; empty if the engine does not let this role read it."""
+    try:
+        return calibration_of(engine, index, model_id)
+    except EngineError:
+        return Calibration()
+
+
 def open_reranker(
     engine: Engine,
     index: str,
@@ -1136,10 +1146,7 @@ def open_reranker(
     store = None
     if route == "beside":
         store = VectorStore.open(store_path or default_store(model_path, engine.spec, index), model.encoder_id)
-    try:
-        calibration = calibration_of(engine, index, model.model_id)
-    except EngineError:
-        calibration = Calibration()
+    calibration = readable_calibration(engine, index, model.model_id)
     reranker = Reranker(engine, index, model, route=route, store=store, calibration=calibration, settings=settings)
     reranker.check(body)
     return reranker

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from reranker.config import IMPACT_BOOST, IMPACT_MODES, ImpactMode, check_ranges
+from reranker.config import IMPACT_MODES, ImpactMode, check_ranges
 from reranker.errors import ConfigError
 
 RETRIEVALS = ("bm25", "hybrid", "impacts")
@@ -61,8 +61,8 @@ class RerankSettings:
     mode: ImpactMode = IMPACT_MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""
-    boost: float = IMPACT_BOOST
-    """Route *impacts*: weight of the impacts next to the body's own score, above 0."""
+    boost: float | None = None
+    """Route *impacts*: weight of the impacts next to the body's own score, above 0; None: the calibrated weight."""
     rescore_from: int | None = 500
     """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
     page (see benchmarks/bench_routes.py). For smaller windows, or with None, it returns the candidates' ids and scores,

@@ -93,9 +93,14 @@ class Serving:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether alpha was given, or fitted for at least one body and window; without a model, False."""
-        fitted = self.reranker.settings.alpha is not None or bool(self.reranker.calibration.alphas)
-        return self.model is not None and fitted
+        """Whether the weight of the model (with route *impacts*, the boost) was given, or fitted for at least one body.
+
+        Without a model, False.
+        """
+        settings, calibration = self.reranker.settings, self.reranker.calibration
+        if self.reranker.route == "impacts":
+            return self.model is not None and (settings.boost is not None or bool(calibration.boosts))
+        return self.model is not None and (settings.alpha is not None or bool(calibration.alphas))
 
 
 class Wanted(NamedTuple):

@@ -16,7 +16,7 @@ from indexer.encoding import present_routes
 from indexer.garbage import collect, plan_collection, uninstall
 from indexer.renewal import Target, sync
 from indexer.versions import live_mapping, promote, rollback
-from reranker.config import IMPACT_MODES, RouteName
+from reranker.config import IMPACT_BOOST, IMPACT_MODES, ImpactMode, RouteName
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.analysis import analyzer_definition
 from reranker.engines.bodies import fill_template
@@ -24,12 +24,15 @@ from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, key_of, stor
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EncoderMismatch, EngineRejected, EngineUnavailable, GateRefused, InputError, Unsupported
+from reranker.evaluation import evaluate_run
 from reranker.models.impacts import Impacts, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries
 from reranker.records import RankedHit, ReasonKind
 from reranker.rerank import Reranker, RerankSettings
+from reranker.rerank.calibrate import BOOSTS, Topic, fit_boost, keep_boost
 from reranker.rerank.impacts import ServedImpacts
+from reranker.rerank.search import open_reranker
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import inner_products
 from reranker.text.vocabulary import VocabularyBuilder
@@ -445,6 +448,46 @@ def test_a_search_by_impacts_is_the_engines_own_answer(engine: Engine, name: str
         assert page.reason.kind is kind
         own = engine.search(name, fill_template({**body, **more}, query))
         assert [hit.id for hit in page.hits] == [hit.id for hit in own.hits]
+
+
+@pytest.mark.parametrize("mode", IMPACT_MODES)
+def test_the_boost_that_made_the_answers_is_found_and_used(
+    engine: Engine, name: str, mode: ImpactMode, tmp_path: Path
+) -> None:
+    _, model = indexed(engine, name)
+    promote(engine, name, model.model_id)
+    body: dict[str, Any] = {"query": {"match": {"text": {"query": "{{query}}", "boost": 3}}}}
+    queries = [f"word{number} word{number * 7 % 30} word{number * 3 % 20}" for number in range(30)]
+    served = ServedImpacts.of_index(engine, name, model)
+
+    def ranked(boost: float, size: int) -> dict[str, list[str]]:
+        """Return the order of the engine itself."""
+        bodies = (
+            with_impacts({**fill_template(body, query), "size": size}, served.clause(query, boost), mode)
+            for query in queries
+        )
+        return {str(number): [hit.id for hit in engine.search(name, one).hits] for number, one in enumerate(bodies)}
+
+    answers = ranked(0.5, 5)
+    topics = [Topic(query, dict.fromkeys(answers[str(number)], 1.0)) for number, query in enumerate(queries)]
+    reranker = reranker_of(engine, name, model, "impacts", mode=mode, window=50)
+    fit = fit_boost(reranker, topics, "nDCG@10", body)
+    assert (fit.boost, fit.n_fallbacks) == (0.5, 0)
+    assert fit.fitted == dict(fit.curve)[0.5] == pytest.approx(1.0)
+    assert fit.default == dict(fit.curve)[IMPACT_BOOST] < 1
+    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
+    assert sorted(BOOSTS) == [boost for boost, _ in fit.curve]
+    for boost, mean in fit.curve:
+        values = evaluate_run(qrels, ranked(boost, 10), ["nDCG@10"])["nDCG@10"]
+        assert mean == pytest.approx(np.mean(list(values.values())))
+    keep_boost(engine, name, model.model_id, body, fit)
+    fitted, given = (
+        open_reranker(engine, name, model, tmp_path, route="impacts", settings=settings, body=body)
+        for settings in (RerankSettings(mode=mode), RerankSettings(mode=mode, boost=IMPACT_BOOST))
+    )
+    for reranker, boost in ((fitted, 0.5), (given, IMPACT_BOOST)):
+        found = {str(number): reranker.search(query, body, size=10).hits for number, query in enumerate(queries)}
+        assert {number: [hit.id for hit in hits] for number, hits in found.items()} == ranked(boost, 10)
 
 
 def test_impacts_as_a_first_stage_add_what_the_words_do_not_find(engine: Engine, name: str) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from indexer.build import BuildOptions, build_index
 from reranker.cli.main import main
+from reranker.config import IMPACT_BOOST
 from reranker.engines import open_engine
 from reranker.models.model_folder import save_model
 from tests.contract.test_impacts import model_with_impacts
@@ -24,6 +25,13 @@ Run = Callable[..., Result]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("impacts")
     documents = random_documents(40)
+    judged = {
+        number: [name for name, one in documents.items() if f"word{number}" in one["text"]] for number in range(12)
+    }
+    (folder / "queries.tsv").write_text("".join(f"{number}\tword{number} word3\n" for number in judged))
+    (folder / "qrels.tsv").write_text(
+        "".join(f"{number}\t{name}\t1\n" for number, names in judged.items() for name in names[:5])
+    )
     model = model_with_impacts(documents)
     save_model(model, folder / "model")
     with pytest.MonkeyPatch.context() as patch:
@@ -88,6 +96,63 @@ def test_a_search_by_impacts_shows_hits(run: Run) -> None:
     assert len(page["hits"]) == 10
     scores = [hit["score"] for hit in page["hits"]]
     assert scores == sorted(scores, reverse=True)
+
+
+def boosts_of(result: Result) -> set[float]:
+    """Return the boosts of the clauses that `ssi impacts` prints."""
+    (clause,) = (one for one in json.loads(result.stdout)["query"]["bool"]["should"] if "bool" in one)
+    return {one["rank_feature"]["boost"] for one in clause["bool"]["should"]}
+
+
+def test_a_fitted_boost_is_stored_and_used_for_its_body_and_mode(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reranker.rerank.calibrate._best", lambda values: 2)
+    judged = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(folder / "queries.tsv"), "--route", "impacts"]
+    dry = json.loads(run("calibrate", *judged, "--dry-run", "--json").stdout)
+    assert (dry["boost"], dry["mode"], dry["kept"], dry["n_queries"]) == (1.0, "find", False, 12)
+    assert [boost for boost, _ in dry["curve"]] == [0.5, 1, 2, 4, 8, 16, 32]
+    assert boosts_of(run("impacts", "word3")) == {IMPACT_BOOST}
+    shown = run("calibrate", *judged)
+    assert shown.exit_code == 0, shown.output
+    lines = {" ".join(line.split()) for line in shown.stdout.splitlines()}
+    assert f"engine only (no impacts) {dry['engine']:.4f}" in lines
+    assert f"boost 8 (default) {dry['default']:.4f}" in lines
+    assert f"boost 1, on the queries used for fitting {dry['fitted']:.4f}" in lines
+    assert "boost 1 for the mode find was stored in the release" in lines
+    assert boosts_of(run("impacts", "word3")) == {1.0}
+    assert boosts_of(run("impacts", "word3", "--boost", "8")) == {8.0}, "a given boost wins"
+    assert boosts_of(run("impacts", "word3", "--mode", "reorder")) == {IMPACT_BOOST}, "fitted for another mode"
+    (tmp_path / "body.json").write_text('{"query": {"match": {"text": "{{query}}"}}}')
+    assert boosts_of(run("impacts", "word3", "--body", str(tmp_path / "body.json"))) == {IMPACT_BOOST}
+    by_default, by_one, by_eight = (
+        [
+            hit["score"]
+            for hit in json.loads(run("search", "word3", "--route", "impacts", "--json", *given).stdout)["hits"]
+        ]
+        for given in ((), ("--boost", "1"), ("--boost", "8"))
+    )
+    assert by_default == by_one != by_eight
+    promoted = run("promote")
+    assert "boost of the impacts: 1.0 (mode find, body " in promoted.stdout
+
+
+@pytest.mark.parametrize("option", [("--signals", "price"), ("--probability",)])
+def test_nothing_else_is_fitted_with_the_boost(run: Run, folder: Path, option: tuple[str, ...]) -> None:
+    judged = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(folder / "queries.tsv"), "--route", "impacts"]
+    result = run("calibrate", *judged, *option)
+    assert result.exit_code == 2
+    assert "fits only the boost of the impacts" in result.stderr
+
+
+def test_a_boost_is_not_fitted_to_searches_without_impacts(run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.tsv").write_text("".join(f"{number}\t...\n" for number in range(12)))
+    judged = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(tmp_path / "queries.tsv"), "--route", "impacts"]
+    result = run("calibrate", *judged)
+    assert result.exit_code == 3
+    assert "impacts cannot be added to the search of any query: the query has no word" in " ".join(
+        result.stderr.split()
+    )
 
 
 @pytest.mark.parametrize(("option", "value"), [("--boost", "0"), ("--boost", "-1"), ("--mode", "boost")])
