@@ -154,7 +154,7 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 _WITHOUT_WORDS = {
     "learned": "all learned pairs",
     "preference": "what users preferred for this query",
-    "others": "all other pairs",
+    "others": "all others",
     "engine": "the engine's score",
 }
 
@@ -174,6 +174,8 @@ def _show_explanation(explanation: Explanation) -> None:
         other = _SAME_WORD.get(row.kind) or escape(row.document_word)
         if row.kind == "vector":
             other = f"the vector near {other}"
+        if row.kind == "impact":
+            other = f"its impact, times {row.value / row.weight:g}"
         table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")
     console = common.out()
     console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")

@@ -154,11 +154,16 @@ def query_words(model: RankingModel, text: str) -> list[str]:
     A word that the vocabulary does not list is followed by its `numbered` name. Only the first `MAX_QUERY_WORDS` words
     count.
     """
+    return list(chain.from_iterable(names_of_words(model, text).values()))
+
+
+def names_of_words(model: RankingModel, text: str) -> dict[str, list[str]]:
+    """Return the names under which each of the `query_words` of a text may have impacts."""
     tokens = list(dict.fromkeys(model.encoder.analyzer.tokens([text])[0]))[:MAX_QUERY_WORDS]
-    words: list[str] = []
-    for word, number in zip(tokens, model.query_vocabulary.ids(tokens).tolist(), strict=True):
-        words += [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)
-    return words
+    return {
+        word: [word] * (number >= 0) + [numbered(number)] * (number >= HASH_BASE)
+        for word, number in zip(tokens, model.query_vocabulary.ids(tokens).tolist(), strict=True)
+    }
 
 
 def numbered(word: int) -> str:

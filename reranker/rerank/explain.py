@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -42,16 +42,18 @@ class Contribution:
     - ``others``: all pairs that are not shown.
     - ``signal``: a number of the document; w s(x).
     - ``engine``: the engine's own score; (1 - alpha) BM25 / c(q).
+    - ``impact``: with route *impacts*, a query word and its impact in the document, as the engine has stored it; boost
+      times the impact. ``engine`` is then the score of the body itself.
     """
 
-    kind: Literal["identity", "memory", "learned", "vector", "preference", "others", "signal", "engine"]
+    kind: Literal["identity", "memory", "learned", "vector", "preference", "others", "signal", "engine", "impact"]
     query_word: str
     """The query's word; empty for ``preference``, ``others``, ``signal``, and ``engine``."""
     document_word: str
     """The document's word; for ``signal`` the name of its field, for ``vector`` words joined by commas; empty for
     ``preference``, ``others`` and ``engine``."""
     weight: float
-    """W_ij of a pair, w of a signal, p of a preference; 0 for ``others`` and ``engine``."""
+    """W_ij of a pair, w of a signal, p of a preference, the impact of a word; 0 for ``others`` and ``engine``."""
     value: float
     """Amount that is added to the score."""
 
@@ -141,6 +143,39 @@ def explanations_of(
             additional.insert(0, Contribution("preference", "", "", preference, alpha.value * preference))
         additional.append(Contribution("engine", "", "", 0.0, lexical))
         explanations.append(explain_hit(model, words, document, alpha.value, name, hit, additional))
+    return tuple(explanations)
+
+
+def explain_impacts(
+    page: Sequence[RankedHit],
+    own: Sequence[float],
+    impacts: Mapping[str, Sequence[float]],
+    boost: float,
+    n_words: int = DEFAULT_PAIRS,
+) -> tuple[Explanation, ...]:
+    """Return an explanation for each hit of a page of route *impacts*.
+
+    Parameters
+    ----------
+    page
+        The hits.
+    own
+        Score of the body itself for each hit.
+    impacts
+        Stored impact by query word for each hit, 0 if the document has none.
+    boost
+        Weight of the impacts.
+    n_words
+        Number of words to show.
+    """
+    explanations = []
+    for place, hit in enumerate(page):
+        stored = {word: values[place] for word, values in impacts.items() if values[place]}
+        rows = [Contribution("impact", word, word, value, boost * value) for word, value in stored.items()]
+        shown = sorted(rows, key=lambda row: -row.value)[:n_words]
+        others = hit.score - own[place] - math.fsum(row.value for row in shown)
+        additional = [Contribution("others", "", "", 0.0, others), Contribution("engine", "", "", 0.0, own[place])]
+        explanations.append(Explanation(hit.id, hit.score, (*shown, *additional)))
     return tuple(explanations)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from reranker.engines.analysis import analyzer_definition, changes_of, stacking_part
 from reranker.engines.bodies import PLACE
-from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, match_clause
+from reranker.engines.impacts import IMPACTS_ALIAS, impacts_clause, key_of, match_clause
 from reranker.engines.language import property_type
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import ID_DIGITS, field_name
 from reranker.errors import EncoderMismatch, IndexMissing, InputError
-from reranker.models.impacts import query_words
+from reranker.models.impacts import names_of_words, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import EngineAnalyzer
 
@@ -64,6 +64,14 @@ class ServedImpacts:
         """
         preferred = {} if self.model.repeated is None else self.model.repeated.of_query(query)
         return impacts_clause(self.field, self.field_type, query_words(self.model, query), boost, preferred)
+
+    def clauses_of_words(self, query: str) -> dict[str, dict[str, Any]]:
+        """Return the clause of each word of a query by itself, for the words that the field can hold."""
+        held = {
+            word: [name for name in names if key_of(name, self.field_type)]
+            for word, names in names_of_words(self.model, query).items()
+        }
+        return {word: impacts_clause(self.field, self.field_type, names) for word, names in held.items() if names}
 
     def template_clause(self, engine: Engine, index: str, boost: float = 1.0) -> dict[str, Any]:
         """Return the clause with the placeholder of the query, whose words the engine's own analyzer finds.

@@ -96,7 +96,7 @@ from reranker.rerank.candidates import (
     outdated,
     route_of,
 )
-from reranker.rerank.explain import Explanation, explanations_of
+from reranker.rerank.explain import RESERVED, Explanation, explain_impacts, explanations_of
 from reranker.rerank.impacts import ServedImpacts
 from reranker.rerank.ranking import (
     Ranking,
@@ -228,6 +228,29 @@ class ImpactDocuments:
         """Raise the error that would affect every search."""
         self.impacts()
 
+    def explained(self, request: Request, page: Sequence[RankedHit], boost: float) -> tuple[Explanation, ...]:
+        """Return explanations of hits by the scores that the engine itself gives to the body and to each word.
+
+        One request is sent for each word. Raises `FallbackError` if less than `RESERVED` of the deadline is left before
+        the last one, and `EngineError` if the engine does not answer.
+        """
+        found = [self._scores(request, request.body, page)]
+        clauses = self.impacts().clauses_of_words(request.asked)
+        for clause in clauses.values():
+            if request.deadline.left_s < RESERVED * (request.deadline.limit_s or 0.0):
+                message = (
+                    f"explanations were omitted: explaining {len(found) - 1} of {len(clauses)} words took too long"
+                )
+                raise FallbackError(ReasonKind.DEADLINE, message)
+            found.append(self._scores(request, {"query": clause}, page))
+        own, *of_words = found
+        return explain_impacts(page, own, dict(zip(clauses, of_words, strict=True)), boost)
+
+    def _scores(self, request: Request, body: Mapping[str, Any], page: Sequence[RankedHit]) -> list[float]:
+        scored = scored_hits(self.engine, self.index, replace(request, body=body), page, source=False)
+        scores = {place: hit.score or 0.0 for place, hit in scored.items()}
+        return [scores.get((hit.index, hit.id), 0.0) for hit in page]
+
     def found(self, request: Request, query: EncodedQuery) -> list[Hit]:
         """Return the retrieved documents, that of the largest sum first."""
         conditions = conditions_of(request.body)
@@ -270,7 +293,8 @@ class AddedCandidates:
             with request.deadline.stage("first stage"):
                 known = {(hit.index, hit.id) for hit in hits[:window]}
                 new = [hit for hit in self.stage.found(request, query) if (hit.index, hit.id) not in known]
-                scored = self._scored(request, new, source) if new else []
+                found = scored_hits(self.engine, self.index, request, new, source) if new else {}
+                scored = [found[hit.index, hit.id] for hit in new if (hit.index, hit.id) in found]
         except RerankerError as error:
             return hits, width, f"the first stage searched only by words: {error}"
         if not scored:
@@ -281,13 +305,18 @@ class AddedCandidates:
         notice = f"{len(scored)} of {width} candidates were found only by {self.stage.what}"
         return (*hits[:window], *scored, *rest), width, notice
 
-    def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
-        """Return hits with the first-stage scores of the team's query."""
-        ids = list({hit.id: None for hit in hits})
-        body: Mapping[str, Any] = lexical_body(request.body, ids, len(hits), source, request.doc_values)
-        timeout_s = request.deadline.timeout_s()
-        scored = documents_of(self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s)
-        return [scored[hit.index, hit.id] for hit in hits if (hit.index, hit.id) in scored]
+
+def scored_hits(
+    engine: Engine, index: str, request: Request, hits: Sequence[Hit | RankedHit], source: bool | list[str]
+) -> dict[tuple[str, str], Hit]:
+    """Return (concrete index, id) → hit with the first-stage score of the body's query, 0 if it does not match.
+
+    Hits that no longer exist are left out.
+    """
+    ids = list({hit.id: None for hit in hits})
+    body: Mapping[str, Any] = lexical_body(request.body, ids, len(hits), source, request.doc_values)
+    timeout_s = request.deadline.timeout_s()
+    return documents_of(engine, index, body, hits, preference=request.preference, timeout_s=timeout_s)
 
 
 @dataclass(slots=True)
@@ -532,7 +561,7 @@ class Reranker:
             if reason:
                 page = self._engine_page(request, reason)
             elif self._impacts is not None:
-                page = self._page_by_impacts(request, self._impacts)
+                page = self._page_by_impacts(request, self._impacts, explain)
             else:
                 page = self._reranked_page(request, explain)
             span.note(_attributes_of(page))
@@ -638,7 +667,7 @@ class Reranker:
         reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
         return request.deadline.reserving(reserved_s)
 
-    def _page_by_impacts(self, request: Request, stage: ImpactDocuments) -> RerankedPage:
+    def _page_by_impacts(self, request: Request, stage: ImpactDocuments, explain: bool) -> RerankedPage:
         """Return the engine's answer to the body with impacts, or to the body itself with the reason for this fallback.
 
         The engine is asked once, for the page only: it adds up the impacts itself.
@@ -664,7 +693,10 @@ class Reranker:
             return self._engine_page(request, _reason_of(error), fallback=True)
         ranking = Ranking(answer.hits, offset=request.first)
         hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
-        page = self._page(request, answer, ranking, hits, reason=None)
+        explanations: tuple[Explanation, ...] = ()
+        if explain and hits:
+            explanations = _explained(request, ranking, lambda: stage.explained(request, hits, boost))
+        page = self._page(request, answer, ranking, hits, reason=None, explanations=explanations)
         return replace(page, engine_answer=answer.raw)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
@@ -682,14 +714,9 @@ class Reranker:
         page = tuple(without_own_fields(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
-        if explain and self.model is not None:
-            try:
-                with request.deadline.stage("explain"):
-                    explanations = explanations_of(self.model, request.asked, ranking, page, request.deadline)
-            except FallbackError as late:
-                ranking.notices.append(late.message)
-            except EngineError:
-                ranking.notices.append("explanations were omitted: the engine did not answer a request for them")
+        if explain and (model := self.model) is not None:
+            head = (request.asked, ranking, page, request.deadline)
+            explanations = _explained(request, ranking, lambda: explanations_of(model, *head))
         return self._page(request, answer, ranking, page, reason=None, explanations=explanations)
 
     def _ordered_page(self, request: Request) -> tuple[SearchAnswer, Ranking, tuple[RankedHit, ...]]:
@@ -917,6 +944,20 @@ def _with_impacts(body: Mapping[str, Any], clause: Mapping[str, Any], mode: Impa
         return with_impacts(body, clause, mode)
     except ConfigError as error:
         raise FallbackError(ReasonKind.NOT_RERANKABLE, error.message) from error
+
+
+def _explained(
+    request: Request, ranking: Ranking, explain: Callable[[], tuple[Explanation, ...]]
+) -> tuple[Explanation, ...]:
+    """Return the explanations; none, with a notice in the ranking, if they take too long or the engine fails."""
+    try:
+        with request.deadline.stage("explain"):
+            return explain()
+    except FallbackError as late:
+        ranking.notices.append(late.message)
+    except EngineError:
+        ranking.notices.append("explanations were omitted: the engine did not answer a request for them")
+    return ()
 
 
 class _Encoding:

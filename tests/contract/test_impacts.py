@@ -25,12 +25,13 @@ from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EncoderMismatch, EngineRejected, EngineUnavailable, GateRefused, InputError, Unsupported
 from reranker.evaluation import evaluate_run
-from reranker.models.impacts import Impacts, query_words
+from reranker.models.impacts import Impacts, names_of_words, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries
 from reranker.records import RankedHit, ReasonKind
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.calibrate import BOOSTS, Topic, fit_boost, keep_boost
+from reranker.rerank.explain import DEFAULT_PAIRS
 from reranker.rerank.impacts import ServedImpacts
 from reranker.rerank.search import open_reranker
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -488,6 +489,53 @@ def test_the_boost_that_made_the_answers_is_found_and_used(
     for reranker, boost in ((fitted, 0.5), (given, IMPACT_BOOST)):
         found = {str(number): reranker.search(query, body, size=10).hits for number, query in enumerate(queries)}
         assert {number: [hit.id for hit in hits] for number, hits in found.items()} == ranked(boost, 10)
+
+
+def test_an_explanation_names_the_stored_impact_of_each_word(engine: Engine, name: str) -> None:
+    documents = documents_of_words()
+    filled(engine, name, documents)
+    model = model_with_impacts(documents, max_words=40)  # some words are not listed
+    sync(Target(engine, name, model, routes=("impacts",)))
+    engine.refresh(name)
+    encoded, impacts = model.encoder.encode(list(documents.values()), list(documents)), Impacts(model)
+    field_type = engine.capabilities().sparse_terms
+    by_word = impacts.by_word(encoded, list(documents.values()))
+    stored_of = {key: stored_words(words, field_type) for key, words in zip(documents, by_word, strict=True)}
+    body: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "size": 20}
+    for mode in IMPACT_MODES:
+        reranker = reranker_of(engine, name, model, "impacts", mode=mode, boost=3.0)
+        for query in ("word3 word8", "word20 neverseen9 word3 word3", "node.js word1", "word30 word29 word28"):
+            page = reranker.search(query, body, explain=True)
+            own = {hit.id: hit.score for hit in engine.search(name, {**fill_template(body, query), "size": 200}).hits}
+            assert len(page.explanations) == len(page.hits) > 0
+            for hit, explanation in zip(page.hits, page.explanations, strict=True):
+                *words, others, of_body = explanation.contributions
+                assert (others.kind, of_body.kind) == ("others", "engine")
+                assert (explanation.id, explanation.score) == (hit.id, hit.score)
+                held = stored_of[hit.id]
+                sums = {
+                    word: sum(held.get(key_of(name, field_type), 0.0) for name in names)
+                    for word, names in names_of_words(model, query).items()
+                }
+                expected = {word: value for word, value in sums.items() if value}
+                assert {row.query_word: row.weight for row in words} == pytest.approx(expected, rel=1e-3)
+                assert all(row.kind == "impact" and row.value == 3.0 * row.weight for row in words)
+                assert of_body.value == pytest.approx(own.get(hit.id, 0.0), rel=1e-5)
+                assert of_body.value + sum(row.value for row in words) == pytest.approx(hit.score, rel=1e-5)
+                assert others.value == pytest.approx(0.0, abs=1e-5 * hit.score)
+
+
+def test_the_words_that_an_explanation_does_not_show_are_others(engine: Engine, name: str) -> None:
+    _, model = indexed(engine, name)
+    query = " ".join(f"word{number}" for number in range(30))
+    page = reranker_of(engine, name, model, "impacts").search(
+        query, {"query": {"match": {"text": "{{query}}"}}}, explain=True
+    )
+    for hit, explanation in zip(page.hits, page.explanations, strict=True):
+        *words, others, _ = explanation.contributions
+        assert len(words) == DEFAULT_PAIRS
+        assert 0 < others.value < words[-1].value * 30
+        assert sum(row.value for row in explanation.contributions) == pytest.approx(hit.score, rel=1e-9)
 
 
 def test_impacts_as_a_first_stage_add_what_the_words_do_not_find(engine: Engine, name: str) -> None:

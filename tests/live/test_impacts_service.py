@@ -94,6 +94,21 @@ def test_the_answer_is_the_engines_own(served: Served, parts: dict[str, Any]) ->
         assert not any(name.startswith("ssi_") for name in ours.get("_source", {}))
 
 
+def test_the_service_explains_a_hit_by_its_impacts(served: Served) -> None:
+    asked = json.dumps({"query": "word3 word17", "explain": True}).encode()
+    address = f"http://127.0.0.1:{served.port}/search"
+    with urlopen(Request(address, asked, {"Content-Type": "application/json"})) as answer:
+        page = json.load(answer)
+    assert page["reranked"] and page["hits"]
+    for hit in page["hits"]:
+        *words, others, own = hit["explanation"]
+        assert {row["kind"] for row in words} <= {"impact"}
+        assert all(row["value"] == pytest.approx(IMPACT_BOOST * row["weight"]) for row in words)
+        assert own["kind"] == "engine"
+        assert own["value"] + sum(row["value"] for row in words) == pytest.approx(hit["score"], rel=1e-5)
+        assert others["value"] == pytest.approx(0.0, abs=1e-5 * hit["score"])
+
+
 def test_a_search_that_scores_do_not_order_is_the_bodys_own(served: Served) -> None:
     body = {"query": {"match": {"text": "word3"}}, "sort": ["tag.keyword"]}
     answer, reranked = through_the_proxy(served, body)

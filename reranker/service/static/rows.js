@@ -57,7 +57,7 @@ function reasons(hit) {
   const rows = (hit.explanation || []).filter((one) => Math.abs(one.value) >= 0.0005);
   if (!rows.length) return null;
   const largest = Math.max(...rows.map((one) => Math.abs(one.value)));
-  const names = { identity: "the same word", memory: "asked for before", learned: "learned", preference: "preferred by users for this query", others: "all other pairs", signal: "document signal", engine: "the engine's score" };
+  const names = { identity: "the same word", memory: "asked for before", learned: "learned", preference: "preferred by users for this query", others: "all others", signal: "document signal", impact: "stored impact", engine: "the engine's score" };
   const body = make("tbody");
   for (const one of rows) {
     const pair = one.query_word ? `${one.query_word} → ${one.document_word}` : one.document_word || names[one.kind];

@@ -98,6 +98,31 @@ def test_a_search_by_impacts_shows_hits(run: Run) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+def test_an_explained_search_shows_words_with_their_impacts(run: Run) -> None:
+    asked = ("search", "word3 word8", "--route", "impacts", "--boost", "2", "--size", "3", "--explain")
+    page = json.loads(run(*asked, "--json").stdout)
+    shown = run(*asked)
+    assert shown.exit_code == 0, shown.output
+    lines = {" ".join(line.split()) for line in shown.stdout.splitlines()}
+    for hit in page["hits"]:
+        *words, _, own = hit["explanation"]
+        assert {row["query_word"] for row in words} <= {"word3", "word8"}
+        assert f"{hit['id']}: {hit['score']:.4f}" in lines
+        assert f"{own['value']:+.4f} the engine's score" in lines
+        for row in words:
+            line = f"{row['value']:+.4f} {row['query_word']} its impact, times 2 {row['weight']:.3f}"
+            assert line in lines
+
+
+def test_explanations_that_take_too_long_are_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("search", "word3 word8", "--route", "impacts", "--explain", "--json")
+    monkeypatch.setattr("reranker.rerank.search.RESERVED", 2.0)
+    page = json.loads(run(*asked).stdout)
+    assert page["reranked"] and len(page["hits"]) == 10
+    assert all("explanation" not in hit for hit in page["hits"])
+    assert page["notices"] == ["explanations were omitted: explaining 0 of 2 words took too long"]
+
+
 def boosts_of(result: Result) -> set[float]:
     """Return the boosts of the clauses that `ssi impacts` prints."""
     (clause,) = (one for one in json.loads(result.stdout)["query"]["bool"]["should"] if "bool" in one)
