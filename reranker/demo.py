@@ -34,7 +34,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, default_template
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, pages_of, rank_topics, run_of, sample
 from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
@@ -404,7 +404,10 @@ Indexing = Callable[[Engine, str, DemoFiles, RankingModel, Progress], None]
 
 @dataclass(frozen=True)
 class MeasuredOrders:
-    """Rankings and measures of both systems, ``bm25`` and ``reranked``, on the same questions."""
+    """Rankings and measures of the systems on the same questions: ``bm25``, ``reranked`` and ``impacts``.
+
+    ``impacts`` is the engine's own order with impacts; it is missing if the engine cannot store them.
+    """
 
     questions: Mapping[str, Topic]
     """Id of the document that a question comes from → question with its relevant documents."""
@@ -413,9 +416,9 @@ class MeasuredOrders:
     values: Mapping[str, Mapping[str, np.ndarray]]
     """System → measure → values, (n_questions,) float64."""
 
-    def test(self, measure: str) -> PairedTest:
-        """Return the paired test of the difference reranked minus BM25."""
-        return paired_test(self.values["reranked"][measure], self.values["bm25"][measure])
+    def test(self, measure: str, system: str = "reranked") -> PairedTest:
+        """Return the paired test of the difference of a system minus BM25."""
+        return paired_test(self.values[system][measure], self.values["bm25"][measure])
 
     def ranks(self, number: int, document: str) -> tuple[int, int]:
         """Return the 1-based ranks of a document in the orders of BM25 and of the model."""
@@ -428,11 +431,15 @@ class MeasuredOrders:
             system: {name: {"mean": float(v.mean()), "standard_error": standard_error(v)} for name, v in values.items()}
             for system, values in self.values.items()
         }
-        tests = {
+        tests = self._tests("reranked")
+        of_impacts = {"tests_of_impacts": self._tests("impacts")} if "impacts" in self.values else {}
+        return {"queries": len(self.questions), "systems": systems, "tests": tests, **of_impacts}
+
+    def _tests(self, system: str) -> dict[str, dict[str, float]]:
+        return {
             name: {"difference": test.difference, "standard_error": test.standard_error, "p_t_test": test.p_t_test}
-            for name, test in ((name, self.test(name)) for name in MEASURES)
+            for name, test in ((name, self.test(name, system)) for name in MEASURES)
         }
-        return {"queries": len(self.questions), "systems": systems, "tests": tests}
 
 
 @dataclass(frozen=True)
@@ -511,7 +518,7 @@ class Demo:
     fit: Fit
     """Weight of the model, fitted to validation links; set by `search`."""
     measured: MeasuredOrders
-    """Both orders on test links; set by `search`."""
+    """The orders on test links; set by `search`."""
     tour: list[TourAnswer]
     """The answers to the questions of `TOUR`; set by `search`."""
     examples: list[Example]
@@ -557,7 +564,7 @@ class Demo:
             self._index(engine, INDEX, self.places, self.model, progress)
 
     def search(self, progress: Progress) -> None:
-        """Fit the model's weight on validation links, measure both orders on test links, and choose examples."""
+        """Fit the model's weight on validation links, measure all orders on test links, and choose examples."""
         with timed(self.seconds, "search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             topics = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed).values()
             self.fit = fit_alpha(self._reranker(engine), list(topics), "AP", seed=self._seed, progress=progress)
@@ -565,7 +572,7 @@ class Demo:
             keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
             reranker = self._reranker(engine)
             questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
-            self.measured = measure(reranker, questions, self.fit.alpha, progress)
+            self.measured = measure(reranker, questions, self.fit.alpha, progress, self._by_impacts(engine))
             self.tour = toured(self._reranker(engine, 0.0), reranker)
             self.examples = best_examples(self.measured, reranker, N_EXAMPLES)
 
@@ -607,6 +614,13 @@ class Demo:
         ]
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
+    def _by_impacts(self, engine: Engine) -> Reranker | None:
+        """Return the search by impacts; None if the engine cannot store them."""
+        if not engine.capabilities().sparse_terms:
+            return None
+        settings = RerankSettings(window=WINDOW, deadline_ms=None)
+        return open_reranker(engine, INDEX, self.model, self.places.model, route="impacts", settings=settings)
+
     def _reranker(self, engine: Engine, alpha: float | None = None) -> Reranker:
         settings = RerankSettings(window=WINDOW, deadline_ms=None, alpha=alpha)
         return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
@@ -637,10 +651,23 @@ def first_sentence(text: str) -> str:
     return " ".join(sentence.split()[:MAX_QUERY_WORDS])
 
 
-def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> MeasuredOrders:
-    """Return both orders of the engine's window for each question. ``alpha`` is the weight of the model."""
-    ranked = rank_topics(reranker, list(questions.values()), progress=progress)
+def measure(
+    reranker: Reranker,
+    questions: Mapping[str, Topic],
+    alpha: float,
+    progress: Progress,
+    by_impacts: Reranker | None = None,
+) -> MeasuredOrders:
+    """Return both orders of the engine's window for each question, and its own order ``by_impacts``.
+
+    ``alpha`` is the weight of the model.
+    """
+    topics = list(questions.values())
+    ranked = rank_topics(reranker, topics, progress=progress)
     rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
+    if by_impacts is not None and by_impacts.model is not None:
+        template = default_template(by_impacts.model.encoder.view)
+        rankings["impacts"] = run_of(pages_of(by_impacts, topics, template, progress), topics)
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
     values = {
         system: {

@@ -13,7 +13,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.config import default_of
+from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, default_of
 from reranker.deadline import Deadline
 from reranker.engines import Engine
 from reranker.errors import EngineUnavailable
@@ -23,6 +23,7 @@ from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.demo import Demo, DemoFiles
+    from reranker.evaluation import PairedTest
     from reranker.models.ranking_model import RankingModel
 
 
@@ -79,8 +80,8 @@ def command(
 
     The documents are the docstrings of the modules, classes and functions of the standard library. The links are
     references in their code and texts. The command trains on most of the links, indexes the documents into the embedded
-    engine, and compares BM25 with the reranked order on held-out links. It downloads nothing. All files stay in --dir,
-    so that you can try them.
+    engine, and compares BM25 with the reranked order, and with the engine's own order by impacts, on held-out links. It
+    downloads nothing. All files stay in --dir, so that you can try them.
     """
     from reranker.demo import Demo
 
@@ -157,29 +158,38 @@ def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, u
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
     # A shared engine may hold a demonstration with another model. The rebuild replaces it at the end.
     store = default_store(places.model, engine.spec, index)
-    options = BuildOptions(store_path=store, rebuild=not engine.in_process, load=load)
+    routes = (DEFAULT_ROUTE, "impacts") if engine.capabilities().sparse_terms else (DEFAULT_ROUTE,)
+    options = BuildOptions(routes=routes, store_path=store, rebuild=not engine.in_process, load=load)
     report = build_index(engine, index, places.documents, model, options, progress=update)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
 
 
 def _show(demo: Demo, run_by: str) -> None:
-    from reranker.demo import PYTHON
+    from reranker.demo import MEASURES, PYTHON
 
     console = common.out()
     console.print(f"\nDocumentation of {PYTHON}: {len(demo.corpus.documents):,} documents", style="bold")
-    table = common.plain_table("", "BM25", "reranked", "difference", "p", numbers=(1, 2, 3, 4))
-    for name, label in (("AP", "MAP"), ("nDCG@10", "nDCG@10"), ("RR", "RR")):
-        before, after = (demo.measured.values[system][name].mean() for system in ("bm25", "reranked"))
-        test = demo.measured.test(name)
-        p = "< .0001" if test.p_t_test < 0.0001 else f"{test.p_t_test:.4f}"
-        table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.interval:.4f}", p)
+    labels = ("MAP" if name == "AP" else name for name in MEASURES)
+    table = common.plain_table("", *labels, numbers=tuple(range(1, len(MEASURES) + 1)))
+    systems = {"bm25": "BM25", "reranked": "reranked", "impacts": "impacts"}
+    measured = {name: label for name, label in systems.items() if name in demo.measured.values}
+    for name, label in measured.items():
+        table.add_row(label, *(f"{demo.measured.values[name][measure].mean():.4f}" for measure in MEASURES))
+    for name in (name for name in measured if name != "bm25"):
+        tests = (demo.measured.test(measure, name) for measure in MEASURES)
+        table.add_row(f"  {measured[name]} − BM25", *map(_difference, tests))
     console.print(table)
     console.print(
         f"{len(demo.measured.questions):,} questions: the first sentences of documents with held-out links to others. "
         "± is a 95 % confidence interval."
         f"\nThe first 200 hits are reranked; the weight of the model is {demo.fit.alpha:.2f}."
     )
+    if "impacts" in measured:
+        console.print(
+            "Impacts: without a service, the engine itself finds documents by learned words that are stored with them "
+            f"(`ssi impacts` prints the search body; boost {IMPACT_BOOST:g})."
+        )
     console.print(
         "\nTwelve tasks of the tour in Python's tutorial: the first answers, and the place of a package for the task",
         style="bold",
@@ -204,6 +214,11 @@ def _show(demo: Demo, run_by: str) -> None:
     for line in demo.commands():
         # click instead of rich, because a command line for copying must not be wrapped.
         click.echo(f"  {_callable(line, run_by)}")
+
+
+def _difference(test: PairedTest) -> str:
+    p = "p < .0001" if test.p_t_test < 0.0001 else f"p = {test.p_t_test:.4f}"
+    return f"{test.difference:+.4f} ± {test.interval:.4f} ({p})"
 
 
 def _callable(line: str, run_by: str) -> str:

@@ -530,10 +530,10 @@ def engine_run(
 ) -> dict[str, list[str]]:
     """Return the ids of each topic in the engine's own order of a body template, down to the window of the reranker."""
     off = Reason(ReasonKind.SWITCHED_OFF, "the engine's order is measured")
-    return _run(_pages(reranker, topics, body, progress, off), topics)
+    return run_of(pages_of(reranker, topics, body, progress, off), topics)
 
 
-def _pages(
+def pages_of(
     reranker: Reranker,
     topics: Sequence[Topic],
     body: Mapping[str, Any],
@@ -550,7 +550,7 @@ def _pages(
     return pages
 
 
-def _run(pages: Sequence[RerankedPage], topics: Sequence[Topic]) -> dict[str, list[str]]:
+def run_of(pages: Sequence[RerankedPage], topics: Sequence[Topic]) -> dict[str, list[str]]:
     """Return the ids of each topic, best first, without duplicates and excluded ones."""
     ids = (dict.fromkeys(hit.id for hit in page.hits) for page in pages)
     return {
@@ -956,11 +956,11 @@ def fit_boost(
     for boost in BOOSTS:
         settings = replace(reranker.settings, boost=boost)
         boosted = Reranker(reranker.engine, reranker.index, reranker.model, route="impacts", settings=settings)
-        pages = _pages(boosted, topics, template, progress)
+        pages = pages_of(boosted, topics, template, progress)
         without |= {number: page.reason for number, page in enumerate(pages) if page.reason is not None}
         if len(without) == len(topics):
             raise InputError(f"impacts cannot be added to the search of any query: {without[0]}")
-        rows.append(_values(qrels, _run(pages, topics), measure))
+        rows.append(_values(qrels, run_of(pages, topics), measure))
     values = np.stack(rows)
     best, held_out = _best(values), cross_validated(values, seed)
     means = values.mean(axis=1).tolist()

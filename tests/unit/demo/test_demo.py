@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from reranker import demo
-from reranker.cli.demo import _callable
+from reranker.cli.demo import _callable, _show
 from reranker.cli.main import main
 from reranker.demo import (
     MARK,
@@ -26,6 +26,8 @@ from reranker.demo import (
 )
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
+from reranker.rerank.calibrate import Topic
+from tests.seeds import seeded_rng
 
 SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""
 from pencils import Pencil as P
@@ -170,6 +172,34 @@ def test_the_tour_compares_the_first_answers_and_the_places_of_the_packages() ->
     assert demo.toured(order(), order())[0].before == ""
 
 
+@pytest.mark.parametrize("with_impacts", [True, False])
+def test_the_table_has_a_row_for_each_system(with_impacts: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    systems = ("bm25", "reranked", "impacts") if with_impacts else ("bm25", "reranked")
+    drawn = seeded_rng(1)
+    values = {name: {measure: drawn.random(8) for measure in demo.MEASURES} for name in systems}
+    measured = demo.MeasuredOrders({f"d{number}": Topic("", {}) for number in range(8)}, {}, values)
+    assert ("tests_of_impacts" in measured.to_json()) == with_impacts
+    shown: Any = SimpleNamespace(
+        corpus=SimpleNamespace(documents={}),
+        measured=measured,
+        fit=SimpleNamespace(alpha=0.5),
+        tour=[],
+        examples=[],
+        seconds={},
+        commands=list,
+    )
+    _show(shown, "")
+    printed = capsys.readouterr().out
+    assert ("without a service" in printed) == with_impacts
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    for name in systems:
+        label = "BM25" if name == "bm25" else name
+        assert f"{label} {' '.join(f'{values[name][measure].mean():.4f}' for measure in demo.MEASURES)}" in lines
+    for name in systems[1:]:
+        (line,) = (line for line in lines if line.startswith(f"{name} − BM25"))
+        assert line.count("±") == 3 and f"{measured.test('RR', name).difference:+.4f}" in line
+
+
 def test_commands_to_try_can_be_run_from_outside_a_container() -> None:
     run_by = "docker compose run --rm corpus"
     assert _callable("ssi search 'a b' --engine x", run_by) == f"{run_by} search 'a b' --engine x"
@@ -189,7 +219,8 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert sum(report["links"].values()) == sum(
             len((tmp_path / ".demo" / f"links.{part}.tsv").read_text().splitlines()) for part in report["links"]
         )
-        assert set(report["systems"]) == {"bm25", "reranked"}
+        assert set(report["systems"]) == {"bm25", "reranked", "impacts"}
+        assert report["tests_of_impacts"].keys() == report["tests"].keys()
         assert [answer["query"] for answer in report["tour"]] == [query for query, _ in demo.TOUR]
         assert all(0 < values["AP"]["mean"] <= 1 for values in report["systems"].values())
     search = shlex.split(report["commands"][0])
