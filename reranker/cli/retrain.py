@@ -98,6 +98,12 @@ _retrain_options = common.all_of(
         "query_side_only",
         help="Train only the query side (U). The vectors of documents do not change.",
     ),
+    common.setting(
+        RetrainSettings,
+        "words_only",
+        help="Learn only what words mean. Otherwise the model also remembers which documents users preferred for "
+        "queries that several people asked.",
+    ),
     click.option(
         "--strategy", metavar="NAME", help="How clicks become preference pairs, see `ssi clicks pairs --help`."
     ),
@@ -244,6 +250,7 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
         "base",
         "click_weight",
         "query_side_only",
+        "words_only",
         "window",
         "docs",
         "id_field",

@@ -91,9 +91,7 @@ def impacts_clause(
     """Return the clause whose score is ``boost`` times the sum of a document's impacts of the words.
 
     It asks for each word by itself, so that it is right for every analyzer. ``preferred`` are the preferences of users
-    for the query by document id, which are added to the sum, less the lowest of them if that is below 0: a clause
-    cannot take anything away, so all other documents count like the least preferred one. Raises `InputError` if there
-    is no word.
+    for the query by document id, which are added to the sum as `raised`. Raises `InputError` if there is no word.
     """
     keys = [key for word in dict.fromkeys(words) if (key := key_of(word, field_type))]
     if not keys:
@@ -103,13 +101,19 @@ def impacts_clause(
         clauses = [{"rank_feature": {"field": f"{field}.{key}", "boost": boost, "linear": {}}} for key in keys]
     else:
         clauses = [{"term": {field: {"value": key, "boost": boost}}} for key in keys]
-    least = min(0.0, *preferred.values()) if preferred else 0.0
     clauses += [
-        {"ids": {"values": [document], "boost": boost * (weight - least)}}
-        for document, weight in preferred.items()
-        if weight > least
+        {"ids": {"values": [document], "boost": boost * weight}} for document, weight in raised(preferred).items()
     ]
     return {"bool": {"should": clauses}}
+
+
+def raised(preferred: Mapping[str, float]) -> dict[str, float]:
+    """Return preferences less the lowest of them, if that is below 0; without those that are then 0.
+
+    A clause cannot take anything away from a score, so all other documents count like the least preferred one.
+    """
+    least = min(0.0, *preferred.values()) if preferred else 0.0
+    return {document: weight - least for document, weight in preferred.items() if weight > least}
 
 
 def match_clause(field: str, text: str, analyzer: str, boost: float = 1.0) -> dict[str, Any]:

@@ -437,6 +437,10 @@ class RankingModel:
         """f(q, d) over learned rows; equal to the model's score only if these are also the lexical rows."""
         return LinearScorer(self.U, self.encoder.V, self.identity)
 
+    def preferred(self, query: str) -> dict[str, float]:
+        """Return document id → p(q, d), the preferences of users for a query; empty unless it is a repeated one."""
+        return {} if self.repeated is None else self.repeated.of_query(query)
+
     def query_side(self, n_words: int) -> Float32:
         """Return the table, U or U_short, for a query of ``n_words`` different words."""
         return self.U if self.U_short is None or n_words > SHORT_QUERY else self.U_short

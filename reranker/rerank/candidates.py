@@ -475,8 +475,7 @@ def encode_query(model: RankingModel, query: str) -> EncodedQuery:
     vectors = QueryVectors(np.ascontiguousarray(encoded.vectors[0]), ids, weights, float(model.identity))
     idf = model.query_vocabulary.idf_of(ids)
     n_listed = int((ids < len(model.query_vocabulary)).sum())
-    preferred = {} if model.repeated is None else model.repeated.of_query(query)
-    return EncodedQuery(vectors, lexical_scale(idf), n_listed, preferred)
+    return EncodedQuery(vectors, lexical_scale(idf), n_listed, model.preferred(query))
 
 
 def read_whole(

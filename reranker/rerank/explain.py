@@ -151,6 +151,7 @@ def explain_impacts(
     own: Sequence[float],
     impacts: Mapping[str, Sequence[float]],
     boost: float,
+    preferences: Mapping[str, float],
     n_words: int = DEFAULT_PAIRS,
 ) -> tuple[Explanation, ...]:
     """Return an explanation for each hit of a page of route *impacts*.
@@ -164,7 +165,9 @@ def explain_impacts(
     impacts
         Stored impact by query word for each hit, 0 if the document has none.
     boost
-        Weight of the impacts.
+        Weight of the impacts, and of the preferences.
+    preferences
+        What the clause adds for the preferences of users, by document id.
     n_words
         Number of words to show.
     """
@@ -173,8 +176,11 @@ def explain_impacts(
         stored = {word: values[place] for word, values in impacts.items() if values[place]}
         rows = [Contribution("impact", word, word, value, boost * value) for word, value in stored.items()]
         shown = sorted(rows, key=lambda row: -row.value)[:n_words]
-        others = hit.score - own[place] - math.fsum(row.value for row in shown)
-        additional = [Contribution("others", "", "", 0.0, others), Contribution("engine", "", "", 0.0, own[place])]
+        additional = [Contribution("engine", "", "", 0.0, own[place])]
+        if weight := preferences.get(hit.id, 0.0):
+            additional.insert(0, Contribution("preference", "", "", weight, boost * weight))
+        others = hit.score - math.fsum(row.value for row in (*shown, *additional))
+        additional.insert(0, Contribution("others", "", "", 0.0, others))
         explanations.append(Explanation(hit.id, hit.score, (*shown, *additional)))
     return tuple(explanations)
 

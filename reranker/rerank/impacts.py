@@ -62,8 +62,8 @@ class ServedImpacts:
 
         Raises `InputError` if the query has no word that the model counts.
         """
-        preferred = {} if self.model.repeated is None else self.model.repeated.of_query(query)
-        return impacts_clause(self.field, self.field_type, query_words(self.model, query), boost, preferred)
+        words, preferred = query_words(self.model, query), self.model.preferred(query)
+        return impacts_clause(self.field, self.field_type, words, boost, preferred)
 
     def clauses_of_words(self, query: str) -> dict[str, dict[str, Any]]:
         """Return the clause of each word of a query by itself, for the words that the field can hold."""

@@ -36,7 +36,7 @@ from reranker.engines.bodies import (
     window_of,
 )
 from reranker.engines.given_field import is_searchable
-from reranker.engines.impacts import with_impacts
+from reranker.engines.impacts import raised, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
@@ -244,7 +244,8 @@ class ImpactDocuments:
                 raise FallbackError(ReasonKind.DEADLINE, message)
             found.append(self._scores(request, {"query": clause}, page))
         own, *of_words = found
-        return explain_impacts(page, own, dict(zip(clauses, of_words, strict=True)), boost)
+        preferences = raised(self.model.preferred(request.asked))
+        return explain_impacts(page, own, dict(zip(clauses, of_words, strict=True)), boost, preferences)
 
     def _scores(self, request: Request, body: Mapping[str, Any], page: Sequence[RankedHit]) -> list[float]:
         scored = scored_hits(self.engine, self.index, replace(request, body=body), page, source=False)

@@ -20,7 +20,8 @@ for a random order.
 Weights that are too steep favour any change. The worst case is to use click rates by rank as propensities. They
 attribute all merit of the live order to position bias, so that it seems no better than a random order, and a worse
 model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean) guard
-against this: the new model must be better than random, and so must the live one, otherwise the weights are not trusted.
+against this: the new model must be better than random, and so must the live one. Otherwise the weights are not trusted,
+unless the new model is also better by the clicks on lists that were shown in random order, which need no weights.
 
 Ranks are those of serving, blended as in `reranker.rerank`. Each distinct query is sent once, as the team's body with a
 filter on the documents that were shown for it. A filter does not change scores, so they are those of the body.
@@ -70,6 +71,8 @@ class ShownLists:
     """Query text of each impression."""
     cluster: Sequence[str]
     """User (or session) of each impression, the unit of resampling; empty: a cluster of its own."""
+    randomised: Bool | None = None
+    """(n,) bool: Whether the list was shown in random order; None: none was."""
 
     def __post_init__(self) -> None:
         n, rows = len(self.indptr) - 1, len(self.rank)
@@ -123,7 +126,7 @@ def shown_lists(
     if not len(impressions) == len(live) == len(candidate):
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
     rows: list[tuple[int, bool, float, float]] = []
-    lengths, queries, clusters = [0], [], []
+    lengths, queries, clusters, randomised = [0], [], [], []
     for impression, old, new in zip(impressions, live, candidate, strict=True):
         if not len(impression.shown) == len(old) == len(new):
             raise ShapeMismatch(
@@ -135,19 +138,23 @@ def shown_lists(
         rows += [(d.rank, d.clicked, float(a), float(b)) for d, a, b in zip(impression.shown, old, new, strict=True)]
         lengths.append(len(impression.shown))
         queries.append(impression.query)
+        randomised.append(impression.randomised)
         user, session = impression.user, impression.session
         clusters.append(f"user {user}" if user else f"session {session}" if session else "")
     columns: Any = zip(*rows, strict=True) if rows else ((), (), (), ())
     types: tuple[Any, ...] = (np.int64, np.bool_, np.float64, np.float64)
     rank, clicked, by_live, by_new = (np.array(column, dtype=kind) for column, kind in zip(columns, types, strict=True))
     indptr = np.cumsum(lengths, dtype=np.int64)
-    return ShownLists(indptr, rank, clicked, by_live, by_new, tuple(queries), tuple(clusters))
+    shuffled = np.array(randomised, dtype=bool)
+    return ShownLists(indptr, rank, clicked, by_live, by_new, tuple(queries), tuple(clusters), shuffled)
 
 
 class ClickedLists:
     """Impressions with at least one click. Rows are sorted by displayed rank; deleted documents are dropped.
 
     Sums are per impression. ``weight`` of a click is clipped, ``whole_weight`` is not; both are 0 without a click.
+    ``unbiased_weight`` is 1 for clicks on lists that were shown in random order, where every document is as often at
+    every rank, and 0 for all others.
     """
 
     def __init__(self, shown: ShownLists, propensities: Sequence[float] | None, max_weight: float) -> None:
@@ -169,6 +176,8 @@ class ClickedLists:
         self.n_clicks = int(clicked.sum())
         self.weight = np.where(clicked, click_weights(self.rank, propensities, max_weight), 0.0)
         self.whole_weight = np.where(clicked, click_weights(self.rank, propensities, np.inf), 0.0)
+        shuffled = np.zeros(n, bool) if shown.randomised is None else shown.randomised
+        self.unbiased_weight = (clicked & shuffled[owner[rows]]).astype(np.float64)
         self.query = [shown.query[int(i)] for i in judged_within_tolerance]
         self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in judged_within_tolerance])
         self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
@@ -339,8 +348,12 @@ def above_random(measured: Measured) -> Check:
     return Check("above random", bound > 0, sentence)
 
 
-def believable(measured: Measured, config: GateConfig) -> Check:
-    """Check that by the weights the live order is better than a random one (for measured propensities: not worse)."""
+def believable(measured: Measured, config: GateConfig, unbiased: Measured | None = None) -> Check:
+    """Check that by the weights the live order is better than a random one (for measured propensities: not worse).
+
+    If it is not, the new model must be better on the lists that were shown in random order, where clicks need no
+    weights.
+    """
     change = measured.difference
     sentence = (
         f"by the weighted clicks, nDCG is {measured.candidate:.4f} for the live order "
@@ -350,6 +363,9 @@ def believable(measured: Measured, config: GateConfig) -> Check:
         return Check("believable", True, f"{sentence}; required: not worse than random")
     if not config.measured_weights and change.lower > 0:
         return Check("believable", True, f"{sentence}; required: better than random")
+    if unbiased is not None and unbiased.difference.lower > 0:
+        sentence += f"; {_named(unbiased, config)}, where clicks need no weights; required: more than 0"
+        return Check("believable", True, sentence)
     sentence += (
         ", so these clicks cannot tell orders apart: either nearly all documents of a first page are as attractive, or "
         "the propensities fall too steeply with rank; lists shown in random order tell which (--explore of `ssi serve`)"
@@ -449,12 +465,13 @@ def decide(
     sums = gains["candidate"], gains["random"], ideal
     new_over_random = _compared("clicks nDCG, new over random", sums, cluster, rng, config, ("random", "new"))
     live_over_random = merit_of_live(lists, rng, config)
+    unbiased = _on_shuffled(lists, rng, config)
     checks = [enough(ndcg.difference, "people (or sessions) with clicks", config)]
     if checks[0].passed:
         gain = not_worse(ndcg, config) if refreshes else better(ndcg, config, days)
         checks += [gain, not_worse(rr, config)]
-        checks += [above_random(new_over_random), believable(live_over_random, config)]
-    measured = [ndcg, rr, new_over_random, live_over_random]
+        checks += [above_random(new_over_random), believable(live_over_random, config, unbiased)]
+    measured = [ndcg, rr, *([] if unbiased is None else [unbiased]), new_over_random, live_over_random]
     losers, winners = query_changes(lists.query, gains["live"], gains["candidate"], ideal, config.n_changes)
     judged_losers: tuple[QueryChange, ...] = ()
     if judged is not None and len(judged.query):
@@ -486,6 +503,15 @@ def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateCon
     )
     sums = live, random, ideal
     return _compared("clicks nDCG, live over random", sums, lists.cluster, rng, config, ("random", "live"))
+
+
+def _on_shuffled(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured | None:
+    """Return the comparison on lists that were shown in random order; None if they have no click."""
+    weight = lists.unbiased_weight
+    if not weight.any():
+        return None
+    sums = [lists.gains(scores, lists.discount, weight) for scores in (lists.candidate, lists.live, weight)]
+    return _compared("clicks nDCG, shuffled lists", (sums[0], sums[1], sums[2]), lists.cluster, rng, config)
 
 
 def _compared(

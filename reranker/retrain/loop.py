@@ -346,6 +346,8 @@ class Retraining:
         The second is left out if it has none, or may remember queries of forgotten people. With them come the documents
         that were encoded.
         """
+        if self.settings.words_only:
+            return [model], {}
         models, rated = [model], history.repeated
         stays = base.model if live is None else live.model
         if not may_remember_the_forgotten(stays, self.log):

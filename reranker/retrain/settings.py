@@ -116,6 +116,8 @@ class RetrainSettings:
     """Weight of the clicks; links and judgments have weight 1."""
     query_side_only: bool = False
     """Train only U, so that the vectors of documents stay unchanged."""
+    words_only: bool = False
+    """Learn only what words mean, and keep no preferences for repeated queries."""
     body: Mapping[str, Any] | None = None
     """The team's search body."""
     window: int = default_of(RerankSettings, "window")

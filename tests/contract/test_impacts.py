@@ -28,8 +28,8 @@ from reranker.evaluation import evaluate_run
 from reranker.models.impacts import Impacts, names_of_words, query_words
 from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries
-from reranker.records import RankedHit, ReasonKind
-from reranker.rerank import Reranker, RerankSettings
+from reranker.records import ReasonKind
+from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.calibrate import BOOSTS, Topic, fit_boost, keep_boost
 from reranker.rerank.explain import DEFAULT_PAIRS
 from reranker.rerank.impacts import ServedImpacts
@@ -198,33 +198,44 @@ def test_preferences_for_a_repeated_query_are_added_on_every_way_to_a_page(engin
     sync(Target(engine, name, model, routes=("fetch", "impacts")))
     engine.refresh(name)
     body = {"query": {"match": {"text": "{{query}}"}}, "_source": False}
-    plain = {hit.id: hit.score for hit in search_by(engine, name, model, body, "word3")}
+    plain = {hit.id: hit.score for hit in search_by(engine, name, model, body, "word3").hits}
     liked, disliked = sorted(plain, key=lambda one: plain[one])[0], max(plain, key=lambda one: plain[one])
     preferred = RepeatedQueries.of("0" * 32, {"word3": {liked: 50.0, disliked: -2.0, "gone": 1.0}})
     remembering = replace(model, repeated=preferred)
     for route in ("fetch", "impacts"):
         before, after = (
-            {hit.id: hit.score for hit in search_by(engine, name, one, body, "WORD3 ", route)}
+            {hit.id: hit.score for hit in search_by(engine, name, one, body, "WORD3 ", route).hits}
             for one in (model, remembering)
         )
         assert next(iter(after)) == liked, route
         moved = {one: after[one] - before[one] for one in before if one in after}
         # A clause takes nothing away: all others count like the least preferred document.
-        least, boost = (-2.0, RerankSettings().boost) if route == "impacts" else (0.0, 1.0)
+        least, boost = (-2.0, IMPACT_BOOST) if route == "impacts" else (0.0, 1.0)
         expected = {one: boost * (preferred.of_query("word3").get(one, least) - least) for one in moved}
         assert moved == pytest.approx(expected, rel=1e-4, abs=1e-3), route
-        assert search_by(engine, name, remembering, body, "word4", route) == search_by(
-            engine, name, model, body, "word4", route
+        explained = search_by(engine, name, remembering, body, "word3", route, explain=True).explanations
+        shown = {one.id: row.value for one in explained for row in one.contributions if row.kind == "preference"}
+        wanted = {one: value for one, value in expected.items() if value}
+        assert {one: shown.get(one) for one in wanted} == pytest.approx(wanted, rel=1e-4)
+        assert (
+            search_by(engine, name, remembering, body, "word4", route).hits
+            == search_by(engine, name, model, body, "word4", route).hits
         )
 
 
 def search_by(
-    engine: Engine, name: str, model: RankingModel, body: dict[str, Any], query: str, route: RouteName = "fetch"
-) -> tuple[RankedHit, ...]:
+    engine: Engine,
+    name: str,
+    model: RankingModel,
+    body: dict[str, Any],
+    query: str,
+    route: RouteName = "fetch",
+    explain: bool = False,
+) -> RerankedPage:
     settings = RerankSettings(alpha=1.0, deadline_ms=None, window=200)
-    page = Reranker(engine, name, model, route=route, settings=settings).search(query, body, size=100)
+    page = Reranker(engine, name, model, route=route, settings=settings).search(query, body, size=100, explain=explain)
     assert page.reranked, page.reason
-    return page.hits
+    return page
 
 
 def test_a_body_keeps_its_hits_or_finds_more_within_its_filters(engine: Engine, name: str) -> None:

@@ -167,8 +167,8 @@ class Shop:
         return tables_of(simulated, self.queries, list(self.documents))
 
     def settings(self, **changes: Any) -> RetrainSettings:
-        """Return settings of a short training."""
-        parts: dict[str, Any] = {"models": self.models, "train": FAST, **changes}
+        """Return settings of a short training, which keeps no preferences for repeated queries."""
+        parts: dict[str, Any] = {"models": self.models, "train": FAST, "words_only": True, **changes}
         return RetrainSettings(**parts)
 
     def share_answered(self, model: RankingModel) -> float:

@@ -13,8 +13,18 @@ import pytest
 
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.retrain.gate import GateVerdict, JudgedQueries, ShownLists, click_weights, decide, shown_lists
+from reranker.retrain.gate import (
+    GateVerdict,
+    JudgedQueries,
+    Measured,
+    ShownLists,
+    better,
+    click_weights,
+    decide,
+    shown_lists,
+)
 from reranker.retrain.settings import GateConfig
+from reranker.retrain.statistics import Interval
 from tests.seeds import seeded_rng
 from tests.unit.retrain.simulated import LOOKED_AT, Site, Values, log_of, ranks, site, true_ndcg
 
@@ -397,3 +407,57 @@ def test_measured_weights_may_say_that_the_live_order_is_as_good_as_random() -> 
     make: Models = lambda there, rng: (rng.standard_normal(there.common.shape), there.model(rng, 0.5))  # noqa: E731
     assert promotions(make, LOOKED_AT, 40, measured_weights=True)[0] >= 35
     assert promotions(make, LOOKED_AT, 40)[0] <= 4
+
+
+def test_clicks_on_shuffled_lists_may_speak_for_a_model_whose_live_order_is_as_good_as_random() -> None:
+    """With the live order no better than chance, weights prove nothing; on shuffled lists clicks need no weights."""
+    rng = seeded_rng(8)
+    n, k = 1500, 10
+    attraction = rng.beta(0.8, 2.5, (n, k))
+    rank = np.tile(np.arange(1, k + 1), n)
+    clicked = (rng.random((n, k)) < attraction) & (rng.random((n, k)) < 1.0 / rank.reshape(n, k))
+    shuffled = np.arange(n) % 2 == 0
+    live = np.where(shuffled[:, None], rng.random((n, k)), -np.arange(k)).ravel()
+    lists = ShownLists(
+        np.arange(0, n * k + 1, k),
+        rank,
+        clicked.ravel(),
+        live,
+        attraction.ravel(),
+        ["q"] * n,
+        [f"u{one}" for one in range(n)],
+        shuffled,
+    )
+    by_rank = tuple(1.0 / one for one in range(1, k + 1))
+    verdict = decide(lists, None, by_rank, np.random.default_rng(1))
+    assert verdict.promoted, verdict.reasons
+    (unbiased,) = [one for one in verdict.measured if one.name == "clicks nDCG, shuffled lists"]
+    assert unbiased.difference.lower > 0 and unbiased.difference.n_clusters <= n / 2
+    without = decide(replace(lists, randomised=None), None, by_rank, np.random.default_rng(1))
+    assert [check.name for check in without.checks if not check.passed] == ["believable"]
+    worse = decide(replace(lists, candidate=-attraction.ravel()), None, by_rank, np.random.default_rng(1))
+    assert not worse.promoted
+
+
+def test_renewed_preferences_need_not_be_better_only_not_worse() -> None:
+    rng = seeded_rng(9)
+    n, k = 200, 5
+    clicked = np.zeros((n, k), bool)
+    clicked[np.arange(n), rng.integers(0, 2, n)] = True
+    live = np.tile(-np.arange(k, dtype=float), n)
+    indptr, rank, people = np.arange(0, n * k + 1, k), np.tile(np.arange(1, k + 1), n), [f"u{one}" for one in range(n)]
+    same = ShownLists(indptr, rank, clicked.ravel(), live, live, ["q"] * n, people)
+    assert not decide(same, None, None, np.random.default_rng(1)).promoted
+    assert decide(same, None, None, np.random.default_rng(1), refreshes=True).promoted
+    worse = replace(same, candidate=-live)
+    assert not decide(worse, None, None, np.random.default_rng(1), refreshes=True).promoted
+
+
+def test_a_refusal_says_which_gain_would_have_been_shown_and_how_long_a_log_would_show_this_one() -> None:
+    change = Interval(0.01, -0.01, 0.03, 0.012, 100, 90.0, 60)
+    check = better(Measured("clicks nDCG", 0.5, 0.51, change), GateConfig(), days=2.0)
+    assert not check.passed
+    assert "a gain of +0.0298 would be shown with probability 80%" in check.sentence
+    assert "about 891 people or queries are needed to show it, the log has 100 (about 17.8 days like these 2.0)" in (
+        check.sentence
+    )

@@ -584,3 +584,44 @@ def test_only_one_at_a_time(shop: Shop, logs: dict[str, Path]) -> None:
 
     retrain(shop, logs["useful"], settings={"dry_run": True}, listener=Listener(say=second))
     assert said
+
+
+REPEATED = {"words_only": False}
+
+
+def test_preferences_for_repeated_queries_go_live_and_write_no_document(shop: Shop, logs: dict[str, Path]) -> None:
+    """The shop's queries are asked again and again: what was clicked for them is preferred, in the live words."""
+    result = retrain(shop, logs["useful"], settings=REPEATED)
+    assert (result.outcome, result.documents_written) == ("promoted", 0)
+    model = load_model(result.model_path)
+    assert model.encoder_id == shop.base.encoder_id and model.repeated is not None
+    assert len(model.repeated) > len(shop.queries) / 2
+    assert shop.share_answered(model) > shop.share_answered(shop.base) + 0.2
+    history = read_history(ClickLog(logs["useful"]), shop.settings())
+    for query, rated in history.repeated.items():
+        people = {rating.document: (rating.clicks, rating.people) for rating in rated}
+        for document, value in model.preferred(query).items():
+            assert people[document][0 if value > 0 else 1] >= 2
+    assert model.preferred("a query that nobody asked") == {}
+
+
+def test_preferences_start_anew_each_night_and_keep_the_words_of_the_live_model(
+    shop: Shop, logs: dict[str, Path]
+) -> None:
+    first = retrain(shop, logs["useful"], settings=REPEATED)
+    again = retrain(shop, logs["useful"], settings=REPEATED)
+    assert again.candidate == first.candidate, "the same clicks and words give the same model"
+    assert again.base == first.base == shop.base.model_id
+    turned = retrain(shop, logs["turning"], settings=REPEATED)
+    assert (turned.outcome, turned.live_after) == ("refused", first.candidate)
+
+
+def test_no_preference_is_kept_with_words_of_people_who_were_forgotten(
+    shop: Shop, logs: dict[str, Path], tmp_path: Path
+) -> None:
+    first = retrain(shop, logs["useful"], settings=REPEATED)
+    live = load_model(first.model_path)
+    log = ClickLog(forgetting(logs["useful"], tmp_path / "log"))
+    assert may_remember_the_forgotten(live, log)
+    after = retrain(shop, tmp_path / "log", settings=REPEATED)
+    assert after.encoder != live.encoder_id, "the only candidate is the trained model"
