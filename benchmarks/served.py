@@ -9,10 +9,12 @@ by these systems, as a list of at most 1,000 documents, none of which has the sc
 - ``body``: the engine's own search of the model's fields, with the model's field weights;
 - ``lexical``: the model's lexical score of all documents, computed here;
 - ``body, first 100 reranked`` (and 200): the first hits of ``body``, ordered by f; the others keep their places;
+- ``body and nearest, reranked``: the first 100 of ``body`` with the 100 documents of the largest (Uq)·(Vd), ordered by
+  f, before the others of ``body``. The nearest are computed here: the graph of an engine finds most of them, not all;
 - ``impacts K``: only the clause of impacts, with K learned words a document;
 - ``body + impacts 128``: both clauses, documents that only one of them finds included;
 - ``body + learned 128``: the same with the learned words only, without impacts of the document's own words;
-- ``impacts 128, first 100 reranked``: its first hits, ordered by f;
+- ``impacts 128, first 100 reranked`` (and 200): its first hits, ordered by f;
 - ``impacts 128, computed``: the sums of impacts over all documents without an engine, which the engine's should equal;
 - ``f``: the model's score of all documents, which nothing that is served can exceed by much.
 
@@ -49,7 +51,7 @@ from typing import Any, Final
 
 import numpy as np
 from provenance import program_of, write_results
-from served_data import CASES, DEPTH, Case, Queries, Subject, held_out_subject, ranked_by, reordered, subject_of
+from served_data import CASES, DEPTH, Case, Queries, Subject, held_out_subject, ranked_by, reordered, subject_of, united
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -238,12 +240,15 @@ def system_values(
         yield "lexical", queries.values_of(ranked_by(scorers["lexical"], queries.task))
     for window in (100, 200):
         yield f"body, first {window} reranked", queries.values_of(reordered(body, scorers["f"], window))
+    nearest = ranked_by(scorers["vectors"], queries.task)
+    yield "body and nearest, reranked", queries.values_of(united(body, nearest, scorers["f"], 100))
     for number in n_words:
         ranked = found(index, queries, index.only(f"impacts_{number}"))
         yield f"impacts {number}", queries.values_of(ranked)
         if number == K:
-            first = reordered(ranked, scorers["f"], 100)
-            yield f"impacts {K}, first 100 reranked", queries.values_of(first)
+            for window in (100, 200):
+                first = reordered(ranked, scorers["f"], window)
+                yield f"impacts {K}, first {window} reranked", queries.values_of(first)
     for kind in BOOSTS:
         boost = boosts[f"{kind}, {queries.kind}"]
         ranked = found(index, queries, index.both(f"{kind}_{K}", boost))

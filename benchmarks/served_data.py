@@ -114,9 +114,13 @@ class Subject:
         return EncodedDocuments(self.encoded.vectors[places], rows, [], np.ones(len(places), bool))
 
     def scorers(self, queries: Queries, n_impacts: int) -> dict[str, BlockScorer]:
-        """Return f, its lexical part and the sums of impacts, computed here."""
+        """Return f, its two parts (of vectors and of words) and the sums of impacts, computed here."""
         found = experiment_of(self.model, self.encoded, queries.task, queries.texts, n_impacts=n_impacts)
-        scorers: dict[str, BlockScorer] = {"f": found.model}
+        vectors = (found.model.query_vectors, found.model.document_vectors)
+        scorers: dict[str, BlockScorer] = {
+            "f": found.model,
+            "vectors": InnerProducts(query_vectors=vectors[0], document_vectors=vectors[1]),
+        }
         if found.model.query_rows is not None:
             rows = (found.model.query_rows, found.model.document_rows)
             scorers["lexical"] = InnerProducts(query_rows=rows[0], document_rows=rows[1])
@@ -146,6 +150,22 @@ def reordered(ranked: Int32, scorer: BlockScorer, n_first: int) -> Int32:
         first = ranked[row, :n_first][ranked[row, :n_first] >= 0]
         scores: Float32 = scorer.block(row, row + 1)[0][first]
         changed[row, : len(first)] = first[np.argsort(-scores, kind="stable")]
+    return changed
+
+
+def united(ranked: Int32, others: Int32, scorer: BlockScorer, n_first: int) -> Int32:
+    """Return the lists that begin with the first documents of two lists, ordered by a score, each document once.
+
+    The others of ``ranked`` follow in their places.
+    """
+    changed = np.full_like(ranked, -1)
+    for row in range(len(ranked)):
+        both = np.concatenate([ranked[row, :n_first], others[row, :n_first]])
+        first = np.unique(both[both >= 0])
+        rest = ranked[row][~np.isin(ranked[row], [*first, -1])]
+        scores: Float32 = scorer.block(row, row + 1)[0][first]
+        whole = np.concatenate([first[np.argsort(-scores, kind="stable")], rest])[: ranked.shape[1]]
+        changed[row, : len(whole)] = whole
     return changed
 
 
