@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from bench_search import BODY, default_engines, random_model
-from hybrid_index import Sources, filled_index
+from routes_index import Sources, filled_index
 
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template

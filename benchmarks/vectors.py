@@ -241,7 +241,7 @@ def latency_rows(spec: str, minilm: Path | None, calls: int = 200) -> Iterator[d
     """Yield p50 of each route of an engine, with and without given vectors."""
     from bench_routes import measure, queries_of, ways_of
     from bench_search import random_model
-    from hybrid_index import filled_index
+    from routes_index import filled_index
 
     from reranker.engines import open_engine
     from reranker.models.vector_field import VectorField, WordEncoder

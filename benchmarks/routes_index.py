@@ -1,4 +1,4 @@
-"""An index with a model's fields for benchmarks of the routes inside the engine and of the first stage by vectors."""
+"""An index with a model's fields for benchmarks of the routes inside the engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def filled_index(
     index = f"bench-{uuid.uuid4().hex[:10]}"
     version = VersionEncoder(model.encoder, tuple(routes), store, able)
     shards = {"index.number_of_shards": str(n_shards), "index.number_of_replicas": "0"}
-    settings = {**shards, **version.settings} if able.kind in ("elasticsearch", "opensearch") else None
+    settings = shards if able.kind in ("elasticsearch", "opensearch") else None
     engine.create_index(index, index_mapping(version.text_paths, version.properties(able)), settings)
     names = list(sources)
     try:
