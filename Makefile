@@ -72,7 +72,7 @@ slow: $(VENV)/.dev clients ## the tests that `make test` leaves out: services, k
 	$(PYTEST) -m "live and slow" $(PYTEST_ARGS)
 	$(MAKE) --no-print-directory figures-check
 
-newer: $(VENV)/.dev ## contract, parity, hybrid search and a retraining on the newer line of each engine (Java 21 and later)
+newer: $(VENV)/.dev ## contract, parity, candidates by impacts and a retraining on the newer line of each engine (Java 21 and later)
 	$(NEWER) $(PYTEST) -m live $(NEWER_TESTS) $(PYTEST_ARGS)
 
 test-full: check clients ## the same with the reliability tests at full length (hours)

@@ -193,13 +193,10 @@ class _Build:
         self.engine, self.index, self.path, self.model, self.options = engine, index, path, model, options
         self.version: VersionEncoder | None = None
         self.properties: dict[str, Any] = {}
-        # Index settings that the routes need from the beginning.
-        self.settings: dict[str, str] = {}
         if model is not None:
             capabilities = engine.capabilities()
             self.version = VersionEncoder.of_model(model, options.routes, options.store_path, capabilities)
             self.properties = self.version.properties(capabilities)
-            self.settings = self.version.settings
 
     def fill(self, progress: Progress, notice: Say) -> BuildReport:
         names = self.engine.index_names(self.index)
@@ -261,7 +258,7 @@ class _Build:
     def _new_index(self, concrete: str) -> None:
         view = self.model.encoder.view if self.model else TextView()
         mapping = index_mapping([spec.path for spec in view.fields], self.properties)
-        self.engine.create_index(concrete, mapping, self.settings or None)
+        self.engine.create_index(concrete, mapping)
         self._map_given_vectors(concrete)
 
     def _add_fields(self, concrete: str) -> str:
@@ -323,7 +320,7 @@ class _Build:
             return self._add_fields(concrete)
         if old:
             mapping, settings = rebuilt(engine.index_info(old[-1]), self.properties)
-            engine.create_index(concrete, mapping, None if engine.in_process else {**settings, **self.settings})
+            engine.create_index(concrete, mapping, None if engine.in_process else settings)
             self._map_given_vectors(concrete)
         else:
             self._new_index(concrete)

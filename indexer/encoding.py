@@ -11,12 +11,10 @@ import numpy as np
 from reranker.engines.impacts import digest_of_words, field_value, stored_words
 from reranker.engines.protocol import Capabilities
 from reranker.engines.vectors import (
-    NATIVE_ROUTES,
     FieldWriter,
     field_name,
     impacts_mapping,
     native_parts,
-    native_settings,
     version_fields,
 )
 from reranker.errors import ConfigError
@@ -41,8 +39,7 @@ class VersionEncoder:
     store_path
         Local store, which is open while this object is used as a context manager; None: none.
     capabilities
-        Of the engine written to. Required for `inside`, `first-stage` and `impacts`, whose fields differ between
-        engines.
+        Of the engine written to. Required for `inside` and `impacts`, whose fields differ between engines.
     impacts
         Computes the impacts of documents; required for route `impacts`.
 
@@ -73,11 +70,9 @@ class VersionEncoder:
         self.read_fields = [*encoder.view.source_fields, self.src_field]
         # Function that returns the value of `_src` for a document's text.
         self.source_hash = encoder.view.source_hash
-        # Index settings that the routes need, which cannot be changed later.
-        self.settings = native_settings(routes, capabilities) if capabilities else {}
         native: tuple[str, ...] = ()
         norm = 1.0
-        if {*NATIVE_ROUTES, "impacts"} & set(routes):
+        if {"inside", "impacts"} & set(routes):
             if capabilities is None:
                 raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
             native, norm = native_parts(routes, capabilities), encoder.norm_bound
@@ -260,12 +255,6 @@ def nothing(name: str) -> Any:
 
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
     """Return the routes of an encoder whose fields are in a mapping; they must be updated together."""
-    parts = ("vec", "terms_long", "terms_sparse", "vec_unit", "vec_dense", "impacts")
-    vec, long, sparse, unit, dense, impacts = (properties.get(field_name(encoder_id, part)) or {} for part in parts)
-    present = {
-        "fetch": bool(vec),
-        "inside": bool(long or sparse),
-        "impacts": bool(impacts),
-        "first-stage": (unit.get("index_options") or {}).get("type") == "hnsw" or "method" in dense,
-    }
+    parts = {"fetch": ("vec",), "inside": ("terms_long", "terms_sparse"), "impacts": ("impacts",)}
+    present = {route: any(properties.get(field_name(encoder_id, part)) for part in of) for route, of in parts.items()}
     return tuple(route for route, is_there in present.items() if is_there)

@@ -127,20 +127,7 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
 
 def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
     """Return reasons why the mapping or settings of an index do not allow writing the version's properties (pure)."""
-    return [*_index_reasons(info), *_field_reasons(info, wanted), *first_stage_reasons(info, wanted)]
-
-
-def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
-    """Return reasons why vectors for OpenSearch's vector search cannot be added to an index (pure)."""
-    off = str(info.settings.get("index.knn", "false")) != "true"
-    for name, definition in wanted.items():
-        present = info.properties.get(name, {})
-        if "method" in definition and (off or (present and "method" not in present)):
-            return [
-                f"{info.name}: vector search is not possible (index.knn is {'off' if off else 'on'}, which cannot be "
-                "changed): build a new index with `ssi index --rebuild --routes first-stage` and the routes in use"
-            ]
-    return []
+    return [*_index_reasons(info), *_field_reasons(info, wanted)]
 
 
 def _index_reasons(info: IndexInfo) -> Iterator[str]:

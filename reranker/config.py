@@ -35,9 +35,6 @@ RouteName = Literal["beside", "fetch", "inside", "impacts"]
 documents are written: with ``impacts``, words with weights that the engine's own queries add up."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 DEFAULT_ROUTE: RouteName = "fetch"
-STORED_ROUTES = (*ROUTES, "first-stage")
-"""Routes for which a version can have fields in the engine. ``first-stage`` is nearest-neighbour search, which finds
-documents that share no word with the query."""
 ImpactMode = Literal["find", "reorder"]
 """Effect of impacts in a search. ``find``: documents that only the impacts find are hits too; ``reorder``: the hits
 stay those of the body."""

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.engines.protocol import Engine, WriteOp
-from reranker.engines.vectors import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
+from reranker.engines.vectors import FieldWriter, native_parts, version_fields
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
@@ -109,6 +109,12 @@ def model_of(
     )
 
 
+def with_mean_vector(model: RankingModel, documents: Mapping[str, Mapping[str, Any]]) -> RankingModel:
+    """Return a model that impacts of these documents can be computed with."""
+    vectors = model.encoder.encode(list(documents.values()), list(documents)).vectors
+    return replace(model, mean_vector=np.asarray(vectors.mean(axis=0), np.float32))
+
+
 def _memory(vocabulary: Vocabulary, ids: Iterable[str], fields: Sequence[sp.csr_matrix]) -> QueryMemory:
     """Return the memory of REMEMBERED."""
     ids = list(ids)
@@ -138,9 +144,7 @@ class Served:
         """Write documents, with their vectors in index and store or without."""
         encoded = self.model.encoder.encode(list(documents.values()), list(documents))
         parts = (list(documents), encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
-        native: tuple[str, ...] = ()
-        if set(NATIVE_ROUTES) & set(self.routes):
-            native = native_parts(self.routes, self.engine.capabilities())
+        native = native_parts(self.routes, self.engine.capabilities())
         encoder, with_ids = self.model.encoder, self.engine.capabilities().doc_value_hits
         head = (self.model.encoder_id, encoder.quantisation, self.routes, native, encoder.norm_bound)
         writer = FieldWriter(*head, with_ids=with_ids)
@@ -184,8 +188,7 @@ def serve(
     able = engine.capabilities()
     norm = model.encoder.norm_bound
     fields = version_fields(model.encoder_id, model.encoder.n_dims, able, routes, norm=norm)
-    wanted = {**settings, **native_settings(routes, able)}
-    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields, **(properties or {})}}, wanted or None)
+    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields, **(properties or {})}}, settings or None)
     served = Served(engine, index, model, documents, path / f"{index}-store", routes)
     served.put(documents)
     return served

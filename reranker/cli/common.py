@@ -31,7 +31,8 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
-from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, IMPACT_MODES, ROUTES, STORED_ROUTES, default_of
+from reranker.cli.removed import refuse_removed_value
+from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, IMPACT_MODES, ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError
@@ -250,7 +251,7 @@ read_store_option = click.option(
     help="Local store for route `beside`.  [default: the one that `ssi index --write-store default` writes]",
 )
 neighbours_option = setting(
-    RerankSettings, "neighbours", help="Number of documents that `--retrieve hybrid` or `impacts` requests in addition."
+    RerankSettings, "neighbours", help="Number of documents that `--retrieve impacts` requests in addition."
 )
 mode_option = setting(
     RerankSettings,
@@ -269,14 +270,25 @@ alpha_option = setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )
 keep_top_option = setting(RerankSettings, "keep_top", help="Number of top hits that keep their place.")
-RETRIEVE = click.Choice(RETRIEVALS)
 
 
-class _ChoiceList(click.Choice[str]):
+class _Choice(click.Choice[str]):
+    """One of the choices; a value that was removed gives its successor."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if param is not None:
+            refuse_removed_value(param.opts[0], value)
+        return super().convert(value, param, ctx)
+
+
+class _ChoiceList(_Choice):
     """One or more of the choices, separated by commas."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return ",".join(super(_ChoiceList, self).convert(part.strip(), param, ctx) for part in value.split(","))
+
+
+RETRIEVE = _Choice(RETRIEVALS)
 
 
 def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -285,7 +297,7 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 
 routes_option = click.option(
     "--routes",
-    type=_ChoiceList(STORED_ROUTES),
+    type=_ChoiceList(ROUTES),
     multiple=True,
     default=(DEFAULT_ROUTE,),
     callback=_parts,

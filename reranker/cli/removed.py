@@ -1,7 +1,7 @@
-"""Options of earlier versions that were removed, each with its successor or the reason.
+"""Options and values of earlier versions that were removed, each with its successor or the reason.
 
 To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration file
-and ``--set`` then all give the same sentence.
+and ``--set`` then all give the same sentence. To remove a value of an option, add a line to `REMOVED_VALUES`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ FORM_CHOSEN: Final = (
 FIXED: Final = "its value is fixed"
 EVERY_WORD: Final = "the vocabulary has every word of the documents"
 SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
+BETTER_BY_IMPACTS: Final = (
+    "also finds documents that share no word with the query, and ranks better (docs/guide/impacts.md)"
+)
 EPOCHS: Final = "validation chooses the epoch; in Python, TrainConfig(epochs=...) limits their number"
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
@@ -66,6 +69,18 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
+
+REMOVED_VALUES: Final[dict[tuple[str, str], str]] = {
+    ("--retrieve", "hybrid"): f"--retrieve impacts {BETTER_BY_IMPACTS}",
+    ("--routes", "first-stage"): f"--routes impacts, with --retrieve impacts, {BETTER_BY_IMPACTS}",
+}
+"""Option and its removed value → what follows "--option value was removed in 0.2: "."""
+
+
+def refuse_removed_value(option: str, value: str) -> None:
+    """Raise `ConfigError` if the value of an option, such as ``--retrieve``, was removed."""
+    if reason := REMOVED_VALUES.get((option, value)):
+        raise ConfigError(f"{option} {value} was removed in 0.2: {reason}", value=value)
 
 
 def refuse_removed(command: str | None, names: Iterable[str], where: str = "") -> None:

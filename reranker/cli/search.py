@@ -51,8 +51,8 @@ A body is your own search body, with {{query}} in the place of the query text:
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: only the engine's own hits, or also the nearest documents by vector (`hybrid`) or by impacts, "
-    "which need not contain the query's words.",
+    help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts, which need "
+    "not contain the query's words.",
 )
 @common.neighbours_option
 @common.mode_option

@@ -65,7 +65,7 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: only the engine's own hits, or also the nearest documents by vector (`hybrid`) or by impacts.",
+    help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts.",
 )
 @common.neighbours_option
 @common.mode_option

@@ -63,7 +63,6 @@ ELASTICSEARCH = Dialect(
     least=Capabilities(
         "elasticsearch",
         vector_product="dotProduct(params.u, '@VECTOR@')",
-        hnsw=True,
         doc_value_hits=True,
         product="Elasticsearch",
     ),
@@ -79,9 +78,7 @@ ELASTICSEARCH = Dialect(
     synonym_sets=(8, 10),
 )
 OPENSEARCH = Dialect(
-    least=Capabilities(
-        "opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True, doc_value_hits=True
-    ),
+    least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", doc_value_hits=True),
     shard_doc_pit=False,
     whole_source=True,
     vector_type="knn_vector",

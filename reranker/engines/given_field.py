@@ -56,14 +56,6 @@ def given_field_mapping(path: str) -> dict[str, Any]:
     return properties
 
 
-def is_searchable(properties: Mapping[str, Any], path: str, n_dims: int) -> bool:
-    """Return whether an engine searches a field of vectors of ``n_dims`` numbers by nearest neighbours."""
-    definition = _definition(properties, path) or {}
-    if definition.get("type") == "dense_vector":
-        return definition.get("index", True) not in _OFF and definition.get("dims", n_dims) == n_dims
-    return definition.get("type") == "knn_vector" and "method" in definition and definition.get("dimension") == n_dims
-
-
 def has_field(properties: Mapping[str, Any], path: str) -> bool:
     """Return whether a mapping has a field, or something on the way to it that cannot have fields."""
     return _definition(properties, path) is not None

@@ -40,8 +40,6 @@ class Capabilities:
     """Whether queries can run scripts: painless is installed, and the cluster's settings allow it."""
     vector_product: str = ""
     """Painless code for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" if there is none."""
-    hnsw: bool = False
-    """Whether a search can find documents by their vectors."""
     rescore_script: bool = False
     """Whether a ``rescore`` accepts a script, which can read the first-stage score."""
     synonym_sets: bool = False

@@ -10,11 +10,9 @@ part             content                                    mapping             
                                                                                                   engine can use it
 ``vec``          Vd, packed, base64                         ``binary``, doc values too            *fetch*
 ``terms``        d's word ids and weights, packed, base64   ``binary``, doc values too            *fetch*
-``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts; OpenSearch's
-                                                                                                  first stage
+``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts
 ``terms_long``   d, each word id and weight in one integer  ``long``, doc values only             scripts
-``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts; first
-                                                                                                  stage (Elasticsearch)
+``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts
 ``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
 ``impacts``      words and impacts                          ``sparse_vector``, ``rank_features``  *impacts*
 ``impacts_hash`` hash of the impacts                        ``keyword``                           *impacts*
@@ -45,11 +43,6 @@ There are two kinds of requests:
 - `rescore_body` makes the engine blend and order (scripts only). Its window applies to every shard, so that with
   several shards more documents than one window would be rescored. ``floor``, the score of the window's last hit
   (`floor_body`), keeps the others behind. Hits that tie with the last one count as inside the window.
-
-First stage by vectors: `knn_body` finds the documents nearest to Uq, whose hits the caller merges with those of BM25.
-On Elasticsearch it searches ``vec_unit``: all vectors have length 1, so that the smallest angle means the largest
-(Uq)·(Vd). On OpenSearch, Lucene searches ``vec_dense`` by inner product. Both graphs (HNSW) find most documents, not
-all.
 """
 
 from __future__ import annotations
@@ -65,14 +58,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
-from reranker.config import STORED_ROUTES
+from reranker.config import ROUTES
 from reranker.engines.bodies import candidate_body, query_of_ids
 from reranker.engines.language import property_type
 from reranker.engines.protocol import MAX_HITS, Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
-NATIVE_ROUTES = ("inside", "first-stage")
 PARTS = (
     *("src", "id", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse"),
     *("impacts", "impacts_hash"),
@@ -87,8 +79,8 @@ NORM_KEY = "norm"
 """Key of M in the ``meta`` of the ``vec_unit`` mapping."""
 _SIGNIFICANT_DIGITS = 7
 """Significant digits of vector components in JSON. float32 has 7.2; every further digit slows down bulk requests."""
-_KNN_SEARCH, _SPARSE_QUERY = (8, 4), (8, 15)
-"""First versions of Elasticsearch with filtered ``knn`` in a search, and with the ``sparse_vector`` query."""
+_SPARSE_QUERY = (8, 15)
+"""First version of Elasticsearch with the ``sparse_vector`` query."""
 _LOW_BITS = 0x7FFF
 """Bits of a float32 weight that ``sparse_vector`` drops."""
 _LARGEST_LOSS = 5e-4
@@ -127,7 +119,7 @@ def version_fields(
     capabilities : Capabilities
         Those of the engine that gets the mapping.
     routes : Collection[str]
-        Some of `STORED_ROUTES`. ``beside`` needs only the hash and the id; `NATIVE_ROUTES` need native parts.
+        Some of `ROUTES`. ``beside`` needs only the hash and the id; ``inside`` needs native parts.
     norm : float
         M, the upper bound of |Vd| (`Encoder.norm_bound`), for native parts.
 
@@ -150,7 +142,7 @@ def version_fields(
     if "fetch" in routes:
         properties |= {field_name(encoder_id, part): packed for part in PACKED_PARTS}
     for part in native_parts(routes, capabilities):
-        properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, routes, norm)
+        properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, norm)
     return properties
 
 
@@ -167,51 +159,29 @@ def impacts_mapping(capabilities: Capabilities) -> dict[str, str]:
 
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
     """Return the native parts that routes need in this engine. `Unsupported`, with the reason, if it has none."""
-    wanted = [route for route in NATIVE_ROUTES if route in routes]
-    if wanted and not capabilities.dense_vector:
-        raise _unsupported(capabilities, wanted[0], "no field type for stored vectors")
-    parts = [part for route in wanted for part in _PARTS_OF[route](capabilities)]
-    return tuple(dict.fromkeys(parts))
-
-
-def _inside_parts(capabilities: Capabilities) -> tuple[str, ...]:
+    if "inside" not in routes:
+        return ()
+    if not capabilities.dense_vector:
+        raise _unsupported(capabilities, "no field type for stored vectors")
     if capabilities.painless:
         return "vec_dense", "terms_long"
     if capabilities.dense_vector != "dense_vector":
-        raise _unsupported(capabilities, "inside", "no painless scripts")
-    if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _SPARSE_QUERY):
-        raise _unsupported(capabilities, "inside", "neither painless scripts nor the sparse_vector query")
+        raise _unsupported(capabilities, "no painless scripts")
+    numbers = version_numbers(capabilities.version)
+    if capabilities.sparse_terms != "sparse_vector" or (numbers and numbers < _SPARSE_QUERY):
+        raise _unsupported(capabilities, "neither painless scripts nor the sparse_vector query")
     return "vec_unit", "terms_sparse"
 
 
-def _first_stage_parts(capabilities: Capabilities) -> tuple[str, ...]:
-    if capabilities.dense_vector != "dense_vector":
-        return ("vec_dense",)
-    if _older(capabilities, _KNN_SEARCH):
-        raise _unsupported(capabilities, "first-stage", "no knn query")
-    return ("vec_unit",)
-
-
-_PARTS_OF = {"inside": _inside_parts, "first-stage": _first_stage_parts}
-
-
-def _older(capabilities: Capabilities, than: tuple[int, int]) -> bool:
-    numbers = version_numbers(capabilities.version)
-    return bool(numbers) and numbers < than
-
-
-def _unsupported(capabilities: Capabilities, route: str, missing: str) -> Unsupported:
+def _unsupported(capabilities: Capabilities, missing: str) -> Unsupported:
     kind = f"{capabilities.kind} {capabilities.version}".strip()
     return Unsupported(
-        f"{kind} has {missing}, which the route {route!r} needs: use --routes fetch or beside",
+        f"{kind} has {missing}, which the route 'inside' needs: use --routes fetch or beside",
         engine=capabilities.kind,
     )
 
 
-def _native_mapping(
-    part: str, dims: int, capabilities: Capabilities, routes: Collection[str], norm: float
-) -> dict[str, Any]:
-    first_stage = "first-stage" in routes
+def _native_mapping(part: str, dims: int, capabilities: Capabilities, norm: float) -> dict[str, Any]:
     if part == "terms_long":
         return {"type": "long", "index": False}
     if part == "terms_sparse":
@@ -225,20 +195,17 @@ def _native_mapping(
         )
     if part == "vec_unit":
         # By default the engine quantises to 8 bits, which would affect the last, large component most.
-        options = {"type": "hnsw", "m": 16, "ef_construction": 100} if first_stage else {"type": "flat"}
         return {
             "type": "dense_vector",
             "dims": dims,
             "index": True,
             "similarity": "dot_product",
-            "index_options": options,
+            "index_options": {"type": "flat"},
             "meta": {NORM_KEY: f"{norm:.6g}"},
         }
     if capabilities.dense_vector == "dense_vector":
         return {"type": "dense_vector", "dims": dims, "index": False}
-    # Use Lucene's index: faiss needs a native library, and builds without it crash the whole node.
-    method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
-    return {"type": capabilities.dense_vector, "dimension": dims, **({"method": method} if first_stage else {})}
+    return {"type": capabilities.dense_vector, "dimension": dims}
 
 
 class DocValueFields(NamedTuple):
@@ -262,12 +229,6 @@ def doc_value_fields(
     has_id = property_type(properties.get(identifier, {})) == "keyword"
     complete = all(str(properties.get(name, {}).get("doc_values", "")).lower() == "true" for name in packed)
     return DocValueFields(identifier, packed) if has_id and complete else None
-
-
-def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict[str, str]:
-    """Return the index settings needed at creation: OpenSearch cannot change ``index.knn`` later."""
-    knn = "first-stage" in routes and capabilities.dense_vector == "knn_vector"
-    return {"index.knn": "true"} if knn else {}
 
 
 def norm_of(definition: Mapping[str, Any]) -> float:
@@ -426,8 +387,8 @@ def unpacked_terms(values: object) -> tuple[Int32, Float32]:
 
 def _check_routes(routes: Collection[str]) -> None:
     for route in routes:
-        if route not in STORED_ROUTES:
-            raise ConfigError(f"route {route!r} is not one of {', '.join(STORED_ROUTES)}")
+        if route not in ROUTES:
+            raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
 
 
 # --- route inside
@@ -673,10 +634,8 @@ def floor_body(body: Mapping[str, Any], window: int) -> dict[str, Any]:
     return {**last, "from": window - 1, "track_total_hits": False}
 
 
-# --- the first stage by vectors
+# --- conditions of a body, which another first stage applies too
 
-EXPLORED: Final = 2
-"""Neighbours examined, as a multiple of those wanted; more gives a better recall and takes longer."""
 _CONDITIONS = frozenset(
     {
         "term",
@@ -707,45 +666,6 @@ _OTHER_SEARCHES = ("knn", "rank", "retriever", "sub_searches")
 """Parts of a body that find documents independently of its ``query``, under their own conditions."""
 _ONLY_SCORES = frozenset({"functions", "negative"})
 """Parts of a clause whose conditions affect scores, not hits."""
-
-
-def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> str | None:
-    """Return the field of an encoder that can be searched by vector, or None if there is none."""
-    unit, dense = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "vec_dense")
-    if unit in properties:
-        return unit
-    return dense if "method" in properties.get(dense, {}) else None
-
-
-def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body for the ``k`` documents with the largest (Uq)·(Vd) that meet ``conditions``; ``vector`` is Uq."""
-    if field.endswith("vec_unit"):
-        return _nearest("dense_vector", field, _unit_query(vector), k, conditions)
-    return _nearest("knn_vector", field, _json_numbers(vector), k, conditions)
-
-
-def given_knn_body(
-    kind: str, field: str, vector: Float64, k: int, conditions: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the body for the ``k`` documents whose vectors in a field of the user are nearest to ``vector``.
-
-    ``kind`` is the type of the field, ``dense_vector`` or ``knn_vector``. The vector is sent at length 1, which every
-    similarity accepts.
-    """
-    return _nearest(kind, field, _json_numbers(vector / np.linalg.norm(vector)), k, conditions)
-
-
-def _nearest(
-    kind: str, field: str, numbers: list[float], k: int, conditions: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    shown = {"size": k, "_source": False, "track_total_hits": False}
-    wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
-    examined = min(EXPLORED * k, MAX_HITS)
-    if kind == "dense_vector":
-        head = {"field": field, "query_vector": numbers, "k": k, "num_candidates": examined}
-        return {"knn": {**head, **wanted}, **shown}
-    # Lucene explores k neighbours: request more, keep k.
-    return {"query": {"knn": {field: {"vector": numbers, "k": examined, **wanted}}}, **shown}
 
 
 class _Conditions(NamedTuple):

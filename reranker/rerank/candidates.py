@@ -18,7 +18,7 @@ from msgspec import structs
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import candidate_body
-from reranker.engines.protocol import MAX_HITS, Capabilities, Engine, SearchesDocValues
+from reranker.engines.protocol import MAX_HITS, Engine, SearchesDocValues
 from reranker.engines.vectors import (
     ID_DIGITS,
     PACKED_PARTS,
@@ -39,7 +39,6 @@ from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.rerank.doc_values import DocValueSearch
 from reranker.store import VectorStore
 
-Fields = TypeVar("Fields")
 Value = TypeVar("Value")
 
 
@@ -256,9 +255,9 @@ class EngineScript:
     packed_parts: ClassVar[tuple[str, ...]] = ()
 
     def fields(self) -> InsideFields:
-        """Return the fields from which the engine computes f. They are read once; errors as in `fields_of_index`."""
+        """Return the fields from which the engine computes f. They are read once; errors as in `inside_fields_of`."""
         if self._fields is None:
-            self._fields = fields_of_index(self.engine, self.index, self.encoder_id, "inside", inside_fields)
+            self._fields = inside_fields_of(self.engine, self.index, self.encoder_id)
         return self._fields
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
@@ -347,25 +346,8 @@ def route_of(
     return None if store is None else LocalStore(store)
 
 
-def fields_of_index(
-    engine: Engine,
-    index: str,
-    encoder_id: str,
-    route: str,
-    read: Callable[[Mapping[str, Any], str, Capabilities], Fields | None],
-) -> Fields:
-    """Return the fields of an encoder that all indexes behind a name have, for route *inside* or *first-stage*.
-
-    Parameters
-    ----------
-    engine, index
-        The index or alias.
-    encoder_id
-        The encoder.
-    route
-        Name of the route, for messages.
-    read
-        Function of (properties of a mapping, encoder id, capabilities) that returns the fields; None if one is missing.
+def inside_fields_of(engine: Engine, index: str, encoder_id: str) -> InsideFields:
+    """Return the fields of an encoder that all indexes behind a name have for route *inside*.
 
     Raises
     ------
@@ -377,19 +359,17 @@ def fields_of_index(
         If the engine does not answer.
     """
     capabilities = engine.capabilities()
-    first_stage = route == "first-stage"
-    if not (capabilities.hnsw if first_stage else capabilities.vector_product):
-        remedy = "search by vectors: use --retrieve bm25"
-        if not first_stage:
-            remedy = "compute scores itself: use --route fetch or beside"
-        raise Unsupported(f"{capabilities.kind} cannot {remedy}", engine=capabilities.kind)
-    kinds: list[Fields] = []
+    if not capabilities.vector_product:
+        raise Unsupported(
+            f"{capabilities.kind} cannot compute scores itself: use --route fetch or beside", engine=capabilities.kind
+        )
+    kinds: list[InsideFields] = []
     for name in engine.index_names(index):
-        fields = read(engine.index_info(name).properties, encoder_id, capabilities)
+        fields = inside_fields(engine.index_info(name).properties, encoder_id, capabilities)
         if fields is None:
             raise EncoderMismatch(
-                f"index {name!r} has no fields of encoder {encoder_id[:ID_DIGITS]} for {route}: write them with  "
-                f"ssi revectorize --engine {engine.spec} --index {index} --model DIR --routes {route}",
+                f"index {name!r} has no fields of encoder {encoder_id[:ID_DIGITS]} for inside: write them with  "
+                f"ssi revectorize --engine {engine.spec} --index {index} --model DIR --routes inside",
                 index=name,
                 encoder=encoder_id,
             )
@@ -400,7 +380,7 @@ def fields_of_index(
     if len(kinds) > 1:
         raise EncoderMismatch(
             f"the indexes behind {index!r} have different fields of encoder {encoder_id[:ID_DIGITS]}: rebuild one of "
-            f"them with `ssi index --rebuild --routes {route}`"
+            "them with `ssi index --rebuild --routes inside`"
         )
     return kinds[0]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import structs
@@ -35,7 +35,6 @@ from reranker.engines.bodies import (
     page_body,
     window_of,
 )
-from reranker.engines.given_field import is_searchable
 from reranker.engines.impacts import raised, with_impacts
 from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
@@ -43,10 +42,7 @@ from reranker.engines.vectors import (
     FIELD_PREFIX,
     LOST,
     conditions_of,
-    first_stage_field,
     floor_body,
-    given_knn_body,
-    knn_body,
     lexical_body,
     rescore_body,
     unmapped,
@@ -56,7 +52,6 @@ from reranker.engines.vectors import (
 from reranker.engines.wire import request_deadline, while_waiting
 from reranker.errors import (
     ConfigError,
-    EncoderMismatch,
     EngineAuthError,
     EngineError,
     EngineOverloaded,
@@ -68,7 +63,7 @@ from reranker.errors import (
     RerankerError,
 )
 from reranker.models.impacts import query_words
-from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import preferences_of
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
@@ -91,7 +86,6 @@ from reranker.rerank.candidates import (
     check_unscored,
     documents_of,
     encode_query,
-    fields_of_index,
     has_key,
     outdated,
     route_of,
@@ -143,68 +137,6 @@ MIN_ANSWER_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
-class NearestDocuments:
-    """A first stage by vectors, which also finds documents that share no word with the query.
-
-    It retrieves the ``k`` documents that have the nearest vectors to the query's, in the field of ``encoder_id``, and
-    satisfy the filters of the team's body. If an index does not have this field, the field of the user's vectors is
-    searched by the part of the query's vector that belongs to it.
-    """
-
-    engine: Engine
-    index: str
-    encoder_id: str
-    k: int
-    what: ClassVar[str] = "their vectors"
-    given: Encoder | None = None
-    """Encoder whose view reads vectors of the user; None: only the field of ``encoder_id`` is searched."""
-    _field: str | None = field(init=False, default=None)
-    _is_given: bool = field(init=False, default=False)
-
-    def field_searched(self) -> str:
-        """Return the name of the vector field. It is read once; errors as in `fields_of_index`."""
-        if self._field is None:
-            head = (self.engine, self.index, self.encoder_id)
-            try:
-                self._field = fields_of_index(*head, "first-stage", first_stage_field)
-            except EncoderMismatch:
-                if not self._has_given_field():
-                    raise
-                self._is_given, self._field = True, self.given.view.vector if self.given else None
-        return self._field or ""
-
-    def _has_given_field(self) -> bool:
-        """Return whether the engine searches the field of the user's vectors in every index."""
-        if self.given is None or self.given.vector_field is None:
-            return False
-        path, n_dims = self.given.view.vector, self.given.vector_field.n_given
-        infos = [self.engine.index_info(name) for name in self.engine.index_names(self.index)]
-        return bool(infos) and all(is_searchable(info.properties, path, n_dims) for info in infos)
-
-    def check(self) -> None:
-        """Raise the error that would affect every search."""
-        self.field_searched()
-
-    def found(self, request: Request, query: EncodedQuery) -> list[Hit]:
-        """Return the retrieved documents, nearest first; none if the model has no vector for any query word."""
-        name, vector, conditions = self.field_searched(), query.vectors.vector, conditions_of(request.body)
-        given = self.given.vector_field if self._is_given and self.given is not None else None
-        if given is not None:
-            vector = vector[-given.n_dims :]
-        if not vector.any():
-            return []
-        if given is None:
-            body = knn_body(name, vector, self.k, conditions)
-        else:
-            # (e - mean) axes u = e (axes u) - a constant: the order is that of the stored part.
-            wide = given.axes.astype(np.float64) @ vector
-            body = given_knn_body(self.engine.capabilities().dense_vector, name, wide, self.k, conditions)
-        timeout_s = request.deadline.timeout_s()
-        answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
-        return list(answer.hits[: self.k])
-
-
-@dataclass(slots=True)
 class ImpactDocuments:
     """A first stage by impacts, which also finds documents that share no word with the query.
 
@@ -215,7 +147,6 @@ class ImpactDocuments:
     index: str
     model: RankingModel
     k: int
-    what: ClassVar[str] = "their impacts"
     _impacts: ServedImpacts | None = field(init=False, default=None)
 
     def impacts(self) -> ServedImpacts:
@@ -252,7 +183,7 @@ class ImpactDocuments:
         scores = {place: hit.score or 0.0 for place, hit in scored.items()}
         return [scores.get((hit.index, hit.id), 0.0) for hit in page]
 
-    def found(self, request: Request, query: EncodedQuery) -> list[Hit]:
+    def found(self, request: Request) -> list[Hit]:
         """Return the retrieved documents, that of the largest sum first."""
         conditions = conditions_of(request.body)
         clause: dict[str, Any] = {"must": [self.impacts().clause(request.asked)]}
@@ -269,10 +200,10 @@ class AddedCandidates:
 
     engine: Engine
     index: str
-    stage: NearestDocuments | ImpactDocuments
+    stage: ImpactDocuments
 
     def unite(
-        self, request: Request, query: EncodedQuery, hits: Sequence[Hit], window: int, source: bool | list[str]
+        self, request: Request, hits: Sequence[Hit], window: int, source: bool | list[str]
     ) -> tuple[Sequence[Hit], int, str]:
         """Return (hits of both stages, number of candidates, notice for the user or "").
 
@@ -286,14 +217,12 @@ class AddedCandidates:
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
-            reason = (
-                f"the body excludes documents by {', '.join(unread)}, which a search by {self.stage.what} cannot apply"
-            )
+            reason = f"the body excludes documents by {', '.join(unread)}, which a search by their impacts cannot apply"
             return hits, width, f"the first stage searched only by words: {reason}"
         try:
             with request.deadline.stage("first stage"):
                 known = {(hit.index, hit.id) for hit in hits[:window]}
-                new = [hit for hit in self.stage.found(request, query) if (hit.index, hit.id) not in known]
+                new = [hit for hit in self.stage.found(request) if (hit.index, hit.id) not in known]
                 found = scored_hits(self.engine, self.index, request, new, source) if new else {}
                 scored = [found[hit.index, hit.id] for hit in new if (hit.index, hit.id) in found]
         except RerankerError as error:
@@ -303,7 +232,7 @@ class AddedCandidates:
         added = {(hit.index, hit.id) for hit in scored}
         rest = [hit for hit in hits[window:] if (hit.index, hit.id) not in added]
         width += len(scored)
-        notice = f"{len(scored)} of {width} candidates were found only by {self.stage.what}"
+        notice = f"{len(scored)} of {width} candidates were found only by their impacts"
         return (*hits[:window], *scored, *rest), width, notice
 
 
@@ -467,10 +396,7 @@ class Reranker:
         self._own_answer_s = 0.0  # moving average of the time that the engine takes for its own answer
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._added: AddedCandidates | None = None
-        if model is not None and self.settings.retrieve == "hybrid":
-            nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours, model.encoder)
-            self._added = AddedCandidates(engine, index, nearest)
-        elif model is not None and self.settings.retrieve == "impacts":
+        if model is not None and self.settings.retrieve == "impacts":
             by_impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
             self._added = AddedCandidates(engine, index, by_impacts)
         self._impacts: ImpactDocuments | None = None
@@ -861,7 +787,7 @@ class Reranker:
             raise _no_model()
         width, notice = self.settings.window, ""
         if self._added is not None:
-            hits, width, notice = self._added.unite(request, query, hits, width, source)
+            hits, width, notice = self._added.unite(request, hits, width, source)
         head = (self.model, query, hits[:width], request.deadline)
         return hits, self._candidates.score(*head, are_whole=source is True), notice
 

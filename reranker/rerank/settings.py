@@ -9,9 +9,8 @@ from typing import ClassVar
 from reranker.config import IMPACT_MODES, ImpactMode, check_ranges
 from reranker.errors import ConfigError
 
-RETRIEVALS = ("bm25", "hybrid", "impacts")
-"""First stages: ``bm25`` takes the hits of the body; ``hybrid`` adds the documents with the nearest vectors, and
-``impacts`` those with the largest sums of impacts."""
+RETRIEVALS = ("bm25", "impacts")
+"""First stages: ``bm25`` takes the hits of the body, and ``impacts`` adds those with the largest sums of impacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,10 @@ class RerankSettings:
     costs more than these bytes (see benchmarks/bench_search.py), unless the engine runs in this process and the route
     needs no field. 0: always make two requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'hybrid', 'impacts'}: First stage. ``hybrid`` adds the ``neighbours`` documents with the nearest vectors
-    to the hits of the body, and ``impacts`` those with the largest sums of impacts."""
+    """{'bm25', 'impacts'}: First stage. ``impacts`` adds the ``neighbours`` documents with the largest sums of impacts
+    to the hits of the body."""
     neighbours: int = 100
-    """Number of documents that ``hybrid`` retrieves by vectors, or ``impacts`` by words."""
+    """Number of documents that ``impacts`` retrieves."""
     mode: ImpactMode = IMPACT_MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""

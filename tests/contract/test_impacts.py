@@ -40,7 +40,7 @@ from reranker.text.vocabulary import VocabularyBuilder
 from tests.contract.test_indexer import filled, stored, write_file
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
-from tests.served import MEMORY_BM25, Documents, model_of, random_documents
+from tests.served import MEMORY_BM25, Documents, model_of, random_documents, with_mean_vector
 
 LAST_BIT = 2.0**-8
 """Largest relative error of a weight of 9 bits."""
@@ -78,9 +78,7 @@ def documents_of_words() -> Documents:
 
 
 def model_with_impacts(documents: Documents, seed: int = 1, **options: Any) -> RankingModel:
-    model = model_of(documents, lexical=MEMORY_BM25, seed=seed, **options)
-    vectors = model.encoder.encode(list(documents.values()), list(documents)).vectors
-    return replace(model, mean_vector=np.asarray(vectors.mean(axis=0), np.float32))
+    return with_mean_vector(model_of(documents, lexical=MEMORY_BM25, seed=seed, **options), documents)
 
 
 def indexed(engine: Engine, name: str) -> tuple[Documents, RankingModel]:

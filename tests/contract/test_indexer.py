@@ -30,17 +30,17 @@ from reranker.engines.language import METADATA_FIELDS
 from reranker.engines.protocol import Engine, WriteResult
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import (
-    NATIVE_ROUTES,
     field_name,
     field_prefix,
     native_parts,
-    native_settings,
     unpacked_terms,
+    version_fields,
 )
 from reranker.errors import EngineRejected, GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import unpack_terms, unpack_vectors
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, records_over, update_control
+from reranker.rerank import Reranker, RerankSettings
 from reranker.store import VectorStore
 from reranker.text.vocabulary import hashed_id
 from tests.engines.memory import memory_engine
@@ -693,22 +693,29 @@ def test_a_closed_index_says_that_it_must_be_opened(engine: Engine, name: str) -
     assert caught.value.error_type == "index_closed_exception"
 
 
-@pytest.mark.parametrize("route", NATIVE_ROUTES)
-def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str, route: str) -> None:
+GRAPH = {"name": "hnsw", "engine": "lucene"}
+"""Method of a field of vectors that OpenSearch searches."""
+
+
+@pytest.mark.parametrize("searched", [True, False])
+def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str, searched: bool) -> None:
     """An engine may leave vectors out of what it shows of a document; what is written anew must hold them."""
     able = engine.capabilities()
     if not able.dense_vector:
         pytest.skip(f"{able.kind} keeps no vectors of its own")
     documents = random_documents(12)
-    own: dict[str, Any] = {"type": able.dense_vector, "dims" if able.kind == "elasticsearch" else "dimension": 2}
-    if settings := native_settings((route,), able):
-        own["method"] = {"name": "hnsw", "engine": "lucene"}
-    engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}}, settings or None)
+    own: dict[str, Any] = {"type": able.dense_vector, "dims": 2, "index": searched}
+    if able.kind == "opensearch":
+        own = {"type": able.dense_vector, "dimension": 2, **({"method": GRAPH} if searched else {})}
+    settings = {"index.knn": "true"} if "method" in own else None
+    # There, a field without a method gets faiss, without whose native library the node of these tests ends.
+    routes = ("fetch",) if settings else ("fetch", "inside")
+    engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}}, settings)
     ops = [WriteOp("index", key, {**source, "own": [0.5, 0.25]}) for key, source in documents.items()]
     assert {result.status for result in engine.bulk(name, ops)} == {201}
     models = [model_of(documents, n_dims=dims, seed=dims) for dims in (2, 3, 4)]
     for model in models:
-        assert sync(Target(engine, name, model, routes=("fetch", route))).written == 12
+        assert sync(Target(engine, name, model, routes=routes)).written == 12
         promote(engine, name, model.model_id)
     before = stored(engine, name)
     report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
@@ -719,7 +726,7 @@ def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, 
         for key, source in before.items()
     }
     assert stored(engine, name) == kept
-    native = [field_name(models[1].encoder_id, part) for part in native_parts((route,), able)]
+    native = [field_name(models[1].encoder_id, part) for part in native_parts(routes, able)]
     assert all(set(native) <= source.keys() for source in kept.values())
     assert all(source["own"] == pytest.approx([0.5, 0.25]) for source in kept.values())
 
@@ -905,18 +912,36 @@ def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str
         assert bool(after[key].get(vector)) == bool(words)
 
 
-def test_vectors_to_search_by_need_an_index_made_for_them(engine: Engine, name: str) -> None:
-    if not engine.capabilities().dense_vector:
-        pytest.skip(f"{engine.capabilities().kind} keeps no vectors of its own")
-    documents = random_documents(10)
-    filled(engine, name, documents)
-    target = Target(engine, name, model_of(documents), routes=("first-stage",))
-    if engine.capabilities().kind == "opensearch":
-        with pytest.raises(PreflightRefused, match=r"ssi index --rebuild --routes first-stage"):
-            sync(target)
-        return
-    assert sync(target).written == 10
-    assert present_routes(engine.index_info(name).properties, target.model.encoder_id) == ("first-stage",)
+def test_vectors_that_version_0_1_searched_by_become_those_of_route_inside(engine: Engine, name: str) -> None:
+    """They have the same names, and a graph in addition."""
+    able = engine.capabilities()
+    if not able.dense_vector:
+        pytest.skip(f"{able.kind} keeps no vectors of its own")
+    documents = random_documents(12)
+    model = model_of(documents)
+    norm, n_dims = model.encoder.norm_bound, model.encoder.n_dims
+    part, settings = native_parts(("inside",), able)[0], None
+    mapping = version_fields(model.encoder_id, n_dims, able, ("inside",), norm=norm)[field_name(model.encoder_id, part)]
+    if able.kind == "opensearch":
+        mapping, settings = {**mapping, "method": GRAPH | {"space_type": "innerproduct"}}, {"index.knn": "true"}
+    else:
+        mapping["index_options"] = {"type": "hnsw", "m": 16, "ef_construction": 100}
+    properties = {**PLAIN["properties"], field_name(model.encoder_id, part): mapping}
+    engine.create_index(name, {"properties": properties}, settings)
+    engine.bulk(name, [WriteOp("index", key, source) for key, source in documents.items()])
+    engine.refresh(name)
+    assert present_routes(engine.index_info(name).properties, model.encoder_id) == ()
+    assert sync(Target(engine, name, model, routes=("fetch", "inside"))).written == 12
+    engine.refresh(name)
+    pages = [
+        Reranker(engine, name, model, route=route, settings=RerankSettings(deadline_ms=None, alpha=1.0)).search("word3")
+        for route in ("fetch", "inside")
+    ]
+    fetch, inside = ({hit.id: hit.score for hit in page.hits} for page in pages)
+    assert all(page.reranked for page in pages)
+    assert fetch == pytest.approx(inside, abs=5e-3)
+    uninstall(engine, plan_collection(engine, name, everything=True), rng=np.random.default_rng(0))
+    assert stored(engine, name) == documents
 
 
 def test_documents_with_external_versions_are_left_alone(engine: Engine, name: str) -> None:

@@ -200,7 +200,7 @@ def test_every_whole_command_in_the_guides_is_taken_as_it_is_written(path: Path)
                     known[name].make_context(name, arguments, parent=parent)
 
 
-NEEDS_A_SERVER = {"serve", "scripts", "reproduce", "inside", "fetch,inside", "fetch,first-stage", "hybrid", "--since"}
+NEEDS_A_SERVER = {"serve", "scripts", "reproduce", "inside", "fetch,inside", "--since"}
 """Commands, routes and options of the guides that the embedded engine cannot carry, or that end when they are told."""
 
 

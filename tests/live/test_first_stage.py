@@ -1,4 +1,4 @@
-"""The first stage by vectors on real engines: what it finds, under whose conditions, and that pages stay whole."""
+"""The first stage by impacts on real engines: what it finds, under whose conditions, and that pages stay whole."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from indexer.build import BuildOptions, build_index
 from indexer.encoding import present_routes
 from indexer.load import LoadOptions
-from reranker.deadline import Deadline
+from indexer.renewal import Target, sync
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.candidates import encode_query
-from reranker.rerank.ranking import Request
-from reranker.rerank.search import NearestDocuments
-from tests.served import Served, model_of, random_documents, reading_vectors, serve, with_vectors
+from tests.served import (
+    Served,
+    model_of,
+    random_documents,
+    reading_vectors,
+    serve,
+    with_mean_vector,
+    with_vectors,
+)
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}
 QUERY = "word41 word37"
@@ -48,17 +52,21 @@ def served(
     model = model_of(documents)
     if given:
         documents, model = with_vectors(documents), reading_vectors(model)
-    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    model = with_mean_vector(model, documents)
+    index = f"stage-{uuid.uuid4().hex[:10]}"
     settings = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0}
-    path = tmp_path_factory.mktemp("nearest")
+    path = tmp_path_factory.mktemp("stage")
     try:
-        yield serve(engine, index, path, documents, model, ("fetch", "inside", "first-stage"), **settings)
+        served = serve(engine, index, path, documents, model, ("fetch", "inside"), **settings)
+        sync(Target(engine, index, model, routes=("fetch", "inside", "impacts")))
+        engine.refresh(index)
+        yield served
     finally:
         engine.delete_index(index)
 
 
 def reranker_of(served: Served, route: Any = "fetch", **settings: Any) -> Reranker:
-    options = {"window": 20, "deadline_ms": None, "alpha": 0.7, "retrieve": "hybrid", "neighbours": 40} | settings
+    options = {"window": 20, "deadline_ms": None, "alpha": 0.7, "retrieve": "impacts", "neighbours": 40} | settings
     store = served.store if route == "beside" else None
     return Reranker(
         served.engine, served.index, served.model, route=route, store=store, settings=RerankSettings(**options)
@@ -71,14 +79,14 @@ def words_of(served: Served, name: str) -> set[str]:
 
 def test_the_index_has_the_fields(served: Served) -> None:
     properties = served.engine.index_info(served.index).properties
-    assert present_routes(properties, served.model.encoder_id) == ("fetch", "inside", "first-stage")
+    assert present_routes(properties, served.model.encoder_id) == ("fetch", "inside", "impacts")
 
 
 def test_documents_without_a_word_of_the_query_are_found(served: Served) -> None:
     plain = reranker_of(served, retrieve="bm25").search(QUERY, BODY, size=100)
     page = reranker_of(served).search(QUERY, BODY, size=100)
     assert page.reranked
-    assert "found only by their vectors" in " ".join(page.notices)
+    assert "found only by their impacts" in " ".join(page.notices)
     asked = set(QUERY.split())
     assert all(words_of(served, hit.id) & asked for hit in plain.hits)
     strangers = [hit for hit in page.hits if not words_of(served, hit.id) & asked]
@@ -102,23 +110,6 @@ def test_every_route_scores_what_was_found_alike(served: Served, route: str) -> 
         assert sum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
 
 
-def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
-    """Recall against exact search, over the documents that have a vector."""
-    nearest = NearestDocuments(served.engine, served.index, served.model.encoder_id, 30)
-    names = list(served.documents)
-    vectors = served.model.encoder.encode([served.documents[name] for name in names]).vectors
-    shares = []
-    for word in range(0, 60, 6):
-        query = encode_query(served.model, f"word{word} word{(word * 7) % 60}")
-        request = Request("", {"query": {"match_all": {}}}, {}, 0, 10, "", Deadline())
-        found = {hit.id for hit in nearest.found(request, query)}
-        scores = vectors @ query.vectors.vector
-        exact = {names[row] for row in np.argsort(-scores, kind="stable")[:30].tolist()}
-        assert len(found) == 30
-        shares.append(len(found & exact) / 30)
-    assert np.mean(shares) >= 0.95
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -128,10 +119,10 @@ def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
         {"query": {"match": {"text": "{{query}}"}}, "post_filter": {"term": {"tag": "x"}}},
     ],
 )
-def test_the_teams_conditions_hold_for_what_vectors_find(served: Served, body: dict[str, Any]) -> None:
+def test_the_teams_conditions_hold_for_what_impacts_find(served: Served, body: dict[str, Any]) -> None:
     page = reranker_of(served).search(QUERY, {**body, "_source": ["tag"]}, size=60)
     assert page.reranked
-    assert "found only by their vectors" in " ".join(page.notices)
+    assert "found only by their impacts" in " ".join(page.notices)
     assert {hit.source["tag"] for hit in page.hits} == {"x"}
 
 
@@ -161,36 +152,34 @@ def test_a_query_without_learned_words_is_searched_by_words(served: Served) -> N
 
 def test_where_the_field_is_missing_words_alone_are_searched_and_it_is_said(engine: Engine, tmp_path: Path) -> None:
     documents = random_documents(30)
-    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    index = f"stage-{uuid.uuid4().hex[:10]}"
     served = serve(engine, index, tmp_path, documents, model_of(documents))
     try:
         page = reranker_of(served).search("word1 word3", BODY)
         assert page.reranked
-        assert any("--routes first-stage" in notice for notice in page.notices)
+        assert any("--routes impacts" in notice for notice in page.notices)
     finally:
         engine.delete_index(index)
 
 
-def test_an_index_made_by_us_can_be_searched_by_vectors_and_rebuilt(engine: Engine, tmp_path: Path) -> None:
+def test_an_index_made_by_us_can_be_searched_by_impacts_and_rebuilt(engine: Engine, tmp_path: Path) -> None:
     documents = random_documents(60)
     path = tmp_path / "docs.jsonl"
     path.write_text("".join(json.dumps({"id": name, **source}) + "\n" for name, source in documents.items()))
-    model = model_of(documents)
-    index = f"nearest-{uuid.uuid4().hex[:10]}"
+    model = with_mean_vector(model_of(documents), documents)
+    index = f"stage-{uuid.uuid4().hex[:10]}"
     load = LoadOptions(state_path=tmp_path / "state")
     try:
-        # First without vectors to search by: OpenSearch cannot add them to this index, a rebuild can.
+        # First without impacts, which the rebuild adds.
         build_index(engine, index, path, model, BuildOptions(("inside",), load=load))
-        report = build_index(
-            engine, index, path, model, BuildOptions(("inside", "first-stage"), rebuild=True, load=load)
-        )
+        report = build_index(engine, index, path, model, BuildOptions(("inside", "impacts"), rebuild=True, load=load))
         assert engine.count(report.concrete) == 60
-        settings = RerankSettings(window=10, deadline_ms=None, retrieve="hybrid", neighbours=20)
+        settings = RerankSettings(window=10, deadline_ms=None, retrieve="impacts", neighbours=20)
         reranker = Reranker(engine, index, model, route="inside", settings=settings)
         reranker.check()
         page = reranker.search(QUERY, BODY)
         assert page.reranked
-        assert "found only by their vectors" in " ".join(page.notices)
+        assert "found only by their impacts" in " ".join(page.notices)
     finally:
         for name in [*engine.index_names(index), f"{index}-000001"]:
             if engine.index_names(name):

@@ -16,15 +16,11 @@ from indexer.build import BuildOptions, build_index
 from indexer.load import LoadOptions
 from indexer.renewal import Target, sync
 from reranker.cli.main import main
-from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp
-from reranker.errors import ConfigError, EncoderMismatch, PreflightRefused
+from reranker.errors import ConfigError, PreflightRefused
 from reranker.models.model_folder import load_model
 from reranker.rerank import Reranker, RerankSettings
-from reranker.rerank.candidates import encode_query
-from reranker.rerank.ranking import Request
-from reranker.rerank.search import NearestDocuments
 from reranker.retrain.documents import export_documents
 from reranker.text.view import FieldSpec, TextView
 from tests.live.helpers import write_lines
@@ -200,43 +196,3 @@ def test_a_model_is_trained_on_an_index_without_labels_and_serves_it(
     assert model.word_encoder is not None and model.word_encoder.U.any()
     page = Reranker(engine, index, model, settings=RerankSettings(alpha=1.0, deadline_ms=None)).search("word1 word3")
     assert page.reranked and page.n_encoded == 0
-
-
-def indexed_mapping(kind: str) -> dict[str, Any]:
-    """Return the mapping of a field of vectors that the engine searches."""
-    if kind == "elasticsearch":
-        return {"type": "dense_vector", "dims": N_GIVEN, "index": True, "similarity": "cosine"}
-    method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
-    return {"type": "knn_vector", "dimension": N_GIVEN, "method": method}
-
-
-def test_hybrid_search_uses_the_field_that_the_index_has(engine: Engine, index: str) -> None:
-    """Nothing is written for it: the query's vector is turned back into the space of the field."""
-    kind = engine.capabilities().kind
-    documents = with_vectors(random_documents(200))
-    for source in documents.values():  # cosine: every vector has the length 1, and none is missing
-        vector = np.array(source.get("embedding") or [1.0] * N_GIVEN)
-        source["embedding"] = (vector / np.linalg.norm(vector)).tolist()
-    filled(engine, index, documents, {"properties": {**TEXT_FIELDS, "embedding": indexed_mapping(kind)}})
-    model = reading_vectors(model_of(documents))
-    sync(Target(engine, index, model))
-    engine.refresh(index)
-    body = {"query": {"match": {"text": "{{query}}"}}}
-    settings = RerankSettings(window=20, deadline_ms=None, alpha=1.0, retrieve="hybrid", neighbours=30)
-    reranker = Reranker(engine, index, model, route="fetch", settings=settings)
-    query = "word41 word37"
-    page = reranker.search(query, body, size=50)
-    assert page.reranked and "found only by their vectors" in " ".join(page.notices)
-    field, words = model.encoder.vector_field, model.word_encoder
-    assert field is not None and words is not None
-    asked = model.encode_queries([query])
-    parts = {name: field.vectors([VIEW.given_vector(source)])[0] for name, source in documents.items()}
-    u = words.vectors(asked.learned_rows)[0]
-    nearest = sorted(parts, key=lambda name: -float(parts[name] @ u))[:30]
-    found = NearestDocuments(engine, index, model.encoder_id, 30, model.encoder)
-    assert found.field_searched() == "embedding"
-    request = Request(query, body, body, 0, 10, "", Deadline())
-    hits = [hit.id for hit in found.found(request, encode_query(model, query))]
-    assert len(set(hits) & set(nearest)) >= 27  # the graph is approximate, its numbers are quantised
-    with pytest.raises(EncoderMismatch, match="first-stage"):
-        NearestDocuments(engine, index, model.encoder_id, 30).field_searched()

@@ -116,9 +116,9 @@ def test_missing_fields_are_refused_with_the_command_that_writes_them(
             refused = run("search", "word1", *common, "--route", "inside")
             assert refused.exit_code == 5
             assert f"ssi revectorize --engine {spec} --index {index} --model DIR --routes inside" in refused.stderr
-            refused = run("search", "word1", *common, "--retrieve", "hybrid")
+            refused = run("search", "word1", *common, "--retrieve", "impacts")
             assert refused.exit_code == 5
-            assert "--routes first-stage" in refused.stderr
+            assert "--routes impacts" in refused.stderr
             written = run("revectorize", *common, "--routes", "inside", "--rejects", str(tmp_path / "rejects"))
             assert written.exit_code == 0, written.stderr
             found = run("search", "word1", *common, "--route", "inside", "--json")

@@ -17,7 +17,6 @@ from reranker.engines.vectors import (
     FieldWriter,
     field_name,
     native_parts,
-    native_settings,
     norm_of,
     packed_terms,
     sparse_value,
@@ -48,10 +47,8 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     ("capabilities", "routes", "parts"),
     [
         (FULL_ES, ("inside",), ("vec_dense", "terms_long")),
-        (FULL_ES, ("fetch", "first-stage"), ("vec_unit",)),
         (BARE_ES, ("inside",), ("vec_unit", "terms_sparse")),
-        (BARE_ES, ("inside", "first-stage"), ("vec_unit", "terms_sparse")),
-        (OPENSEARCH, ("inside", "first-stage"), ("vec_dense", "terms_long")),
+        (OPENSEARCH, ("inside",), ("vec_dense", "terms_long")),
         (OPENSEARCH, ("beside", "fetch"), ()),
     ],
 )
@@ -64,19 +61,17 @@ def test_each_engine_gets_what_it_can_compute_with(
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "route"),
+    "capabilities",
     [
-        (EMBEDDED, "inside"),
-        (EMBEDDED, "first-stage"),
-        (Capabilities("opensearch", "2.19.1", "knn_vector"), "inside"),
-        (Capabilities("opensearch", "2.19.1", "", painless=True), "first-stage"),
-        (Capabilities("elasticsearch", "8.14.0", "dense_vector", "sparse_vector"), "inside"),
-        (Capabilities("elasticsearch", "8.3.0", "dense_vector", painless=True), "first-stage"),
+        EMBEDDED,
+        Capabilities("opensearch", "2.19.1", "knn_vector"),
+        Capabilities("opensearch", "2.19.1", "", painless=True),
+        Capabilities("elasticsearch", "8.14.0", "dense_vector", "sparse_vector"),
     ],
 )
-def test_what_an_engine_cannot_carry_is_refused_with_the_way_out(capabilities: Capabilities, route: str) -> None:
+def test_what_an_engine_cannot_carry_is_refused_with_the_way_out(capabilities: Capabilities) -> None:
     with pytest.raises(Unsupported, match="--routes fetch or beside"):
-        native_parts((route,), capabilities)
+        native_parts(("inside",), capabilities)
 
 
 def test_mappings() -> None:
@@ -86,11 +81,9 @@ def test_mappings() -> None:
     assert mapped[unit]["index_options"] == {"type": "flat"}
     assert norm_of(mapped[unit]) == 2.5
     assert mapped[words] == {"type": "sparse_vector"}
-    assert version_fields(ENCODER, 4, BARE_ES, ("first-stage",))[unit]["index_options"]["type"] == "hnsw"
     dense = field_name(ENCODER, "vec_dense")
     assert version_fields(ENCODER, 4, FULL_ES, ("inside",))[dense]["index"] is False
     assert "method" not in version_fields(ENCODER, 4, OPENSEARCH, ("inside",))[dense]
-    assert version_fields(ENCODER, 4, OPENSEARCH, ("first-stage",))[dense]["method"]["engine"] == "lucene"
 
 
 def test_ids_and_packed_values_have_doc_values_where_hits_can_be_read_from_them() -> None:
@@ -119,12 +112,6 @@ def test_vectors_with_too_many_numbers_are_refused() -> None:
     version_fields(ENCODER, 4095, BARE_ES, ("inside",))
     with pytest.raises(Unsupported, match="4097 numbers"):
         version_fields(ENCODER, 4096, BARE_ES, ("inside",))
-
-
-def test_opensearch_searches_by_vectors_only_where_it_was_told_to_from_the_start() -> None:
-    assert native_settings(("first-stage",), OPENSEARCH) == {"index.knn": "true"}
-    assert native_settings(("inside", "fetch"), OPENSEARCH) == {}
-    assert native_settings(("first-stage",), FULL_ES) == {}
 
 
 @settings(deadline=None)

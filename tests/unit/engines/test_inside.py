@@ -20,10 +20,8 @@ from reranker.engines.vectors import (
     QueryVectors,
     conditions_of,
     field_name,
-    first_stage_field,
     floor_body,
     inside_fields,
-    knn_body,
     lexical_body,
     model_scores,
     rescore_body,
@@ -201,33 +199,6 @@ def test_the_end_of_the_window() -> None:
     assert "aggs" not in body
 
 
-# The first stage by vectors.
-
-
-def test_the_field_that_is_searched() -> None:
-    assert first_stage_field(mapping(OPENSEARCH, "inside"), ENCODER, OPENSEARCH) is None
-    found = first_stage_field(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
-    assert found is not None
-    assert found == field_name(ENCODER, "vec_dense")
-    found = first_stage_field(mapping(FULL_ES, "first-stage"), ENCODER, FULL_ES)
-    assert found is not None
-    assert found == field_name(ENCODER, "vec_unit")
-    unit = knn_body(found, QUERY.vector, 10, None)
-    assert (unit["knn"]["k"], unit["size"]) == (10, 10)
-    assert len(unit["knn"]["query_vector"]) == 3
-    assert "filter" not in unit["knn"]
-
-
-def test_opensearch_is_asked_by_inner_product() -> None:
-    found = first_stage_field(mapping(OPENSEARCH, "first-stage"), ENCODER, OPENSEARCH)
-    assert found is not None
-    body = knn_body(found, QUERY.vector, 10, {"term": {"live": True}})
-    clause = body["query"]["knn"][field_name(ENCODER, "vec_dense")]
-    assert clause["vector"] == [3.0, 4.0]
-    assert clause["filter"] == {"term": {"live": True}}
-    assert (clause["k"], body["size"]) == (20, 10)
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -335,7 +306,7 @@ def test_conditions_that_are_not_taken_over_are_told(body: dict[str, Any], unrea
     assert unread_conditions(body) == unread
 
 
-def test_what_vectors_found_is_scored_by_the_teams_own_query() -> None:
+def test_what_another_first_stage_found_is_scored_by_the_teams_own_query() -> None:
     body = lexical_body(TEAM, ["a"], 1, ["title"])
     assert body["query"]["bool"]["should"] == [TEAM["query"]]
     assert body["query"]["bool"]["filter"] == [{"ids": {"values": ["a"]}}]

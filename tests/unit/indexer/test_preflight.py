@@ -12,7 +12,6 @@ from indexer.encoding import VersionEncoder
 from indexer.preflight import (
     Plan,
     disk_reasons,
-    first_stage_reasons,
     mapping_notes,
     mapping_reasons,
     n_fields,
@@ -153,16 +152,3 @@ def test_incremental_query_looks_back_and_takes_the_missing() -> None:
     assert changed["range"]["modified"]["gte"] == 1767225900000  # 2026-01-01T00:05:00Z
     assert undated == {"bool": {"must_not": [{"exists": {"field": "modified"}}]}}
     assert missing == {"bool": {"must_not": [{"exists": {"field": "ssi_x_src"}}]}}
-
-
-def test_vectors_to_search_by_cannot_be_added_later_on_opensearch() -> None:
-    name = "ssi_0123456789ab_vec_dense"
-    wanted = {name: {"type": "knn_vector", "dimension": 3, "method": {"name": "hnsw"}}}
-    on = {"index.knn": "true"}
-    plain = {"properties": {name: {"type": "knn_vector", "dimension": 3}}}
-    assert first_stage_reasons(info(settings=on), wanted) == []
-    assert first_stage_reasons(info({"properties": wanted}, on), wanted) == []
-    for index in (info(), info(plain, on), info(plain)):
-        (reason,) = first_stage_reasons(index, wanted)
-        assert "ssi index --rebuild --routes first-stage" in reason
-    assert first_stage_reasons(info(), {name: {"type": "knn_vector", "dimension": 3}}) == []

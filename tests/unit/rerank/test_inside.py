@@ -1,7 +1,8 @@
-"""Route inside and the first stage by vectors when the engine misbehaves; an engine that answers by a script."""
+"""Route inside and the first stage by impacts when the engine misbehaves; an engine that answers by a script."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,12 @@ class Scripted:
 
     in_process = False
 
-    def __init__(self, served: Served, routes: tuple[str, ...] = ("inside", "first-stage")) -> None:
+    def __init__(self, served: Served, routes: tuple[str, ...] = ("inside", "impacts")) -> None:
         self.real, self.served = served.engine, served
         self.properties = version_fields(served.model.encoder_id, served.model.encoder.n_dims, CAPABLE, routes)
         self.score: Answer | None = None
         self.rescore: Answer | None = None
-        self.nearest: Answer | None = None
+        self.by_impacts: Answer | None = None
         self.bodies: list[dict[str, Any]] = []
 
     @property
@@ -62,8 +63,8 @@ class Scripted:
         query = body.get("query", {})
         if "script_score" in query and self.score:
             return self.score(body, None)
-        if "knn" in query and self.nearest:
-            return self.nearest(body, None)
+        if "rank_feature" in json.dumps(query) and self.by_impacts:
+            return self.by_impacts(body, None)
         if "rescore" in body and self.rescore:
             plain = {name: value for name, value in body.items() if name != "rescore"}
             return self.rescore(body, self.real.search(index, plain))
@@ -168,23 +169,21 @@ def test_an_engine_that_does_not_score_leaves_its_own_order(served: Served) -> N
 
 def test_missing_fields_fall_back_and_name_the_command(served: Served) -> None:
     engine = Scripted(served, ("fetch",))
-    reranker = reranker_of(engine, retrieve="hybrid")
+    reranker = reranker_of(engine, retrieve="impacts")
     page = reranker.search(QUERY, BODY)
     assert page.fallback
     assert "ssi revectorize" in str(page.reason)
     assert "--routes inside" in str(page.reason)
     with pytest.raises(EncoderMismatch, match="--routes inside"):
         reranker.check()
-    hybrid = Reranker(engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid"))
-    with pytest.raises(EncoderMismatch, match="--routes first-stage"):
-        hybrid.check()
+    by_impacts = Reranker(engine, "docs", served.model, settings=RerankSettings(retrieve="impacts"))
+    with pytest.raises(EncoderMismatch, match="--routes impacts"):
+        by_impacts.check()
 
 
 def test_an_embedded_engine_is_refused(served: Served) -> None:
     with pytest.raises(Unsupported, match="--route fetch or beside"):
         EngineScript(served.engine, "docs", served.model.encoder_id).fields()
-    with pytest.raises(Unsupported, match="--retrieve bm25"):
-        Reranker(served.engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid")).check()
 
 
 def weighed(signal: Mapping[str, Any], hit: Hit) -> float:
@@ -329,24 +328,24 @@ def test_a_first_stage_that_fails_leaves_words_alone(served: Served) -> None:
     engine = Scripted(served)
 
     def fail(*_: Any) -> SearchAnswer:
-        raise EngineUnavailable("no vectors today")
+        raise EngineUnavailable("no impacts today")
 
-    engine.score, engine.nearest = scoring(served), fail
-    page = reranker_of(engine, retrieve="hybrid").search(QUERY, BODY)
+    engine.score, engine.by_impacts = scoring(served), fail
+    page = reranker_of(engine, retrieve="impacts").search(QUERY, BODY)
     assert page.reranked
     assert [hit.id for hit in page.hits] == fetched(served)
-    assert any("no vectors today" in notice for notice in page.notices)
+    assert any("no impacts today" in notice for notice in page.notices)
 
 
 def test_a_body_whose_conditions_cannot_be_taken_over_is_searched_by_words_alone(served: Served) -> None:
     engine = Scripted(served)
 
     def never(*_: Any) -> SearchAnswer:
-        raise AssertionError("documents were searched by vectors")
+        raise AssertionError("documents were searched by impacts")
 
-    engine.score, engine.nearest = scoring(served), never
+    engine.score, engine.by_impacts = scoring(served), never
     tenants = [{"bool": {"must": BODY["query"], "filter": {"exists": {"field": name}}}} for name in ("title", "text")]
-    page = reranker_of(engine, retrieve="hybrid").search(QUERY, {**BODY, "query": {"bool": {"should": tenants}}})
+    page = reranker_of(engine, retrieve="impacts").search(QUERY, {**BODY, "query": {"bool": {"should": tenants}}})
     assert page.reranked
     assert any("excludes documents by bool" in notice for notice in page.notices)
 

@@ -404,7 +404,7 @@ def test_the_same_between_the_vectors_and_the_last_write(shop: Shop, logs: dict[
 
 
 class Native(Watched):
-    """An engine that takes fields of routes inside and first-stage, as Elasticsearch names them."""
+    """An engine that takes fields of route inside, as Elasticsearch names them."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -416,7 +416,6 @@ class Native(Watched):
             "8.19.0",
             dense_vector="dense_vector",
             sparse_terms="sparse_vector",
-            hnsw=True,
             painless=True,
             vector_product="dotProduct(params.u, '@VECTOR@')",
         )
@@ -438,7 +437,7 @@ def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     shop = Shop(tmp_path, engine)  # type: ignore[arg-type]
     engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
     build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)  # type: ignore[arg-type]
-    target = Target(engine, "shop", shop.base, ("fetch", "inside", "first-stage"))  # type: ignore[arg-type]
+    target = Target(engine, "shop", shop.base, ("fetch", "inside"))  # type: ignore[arg-type]
     assert sync(target).written == len(shop.documents)
     promote(engine, "shop", shop.base.model_id)  # type: ignore[arg-type]
     result = retrain(shop, logs["useful"])
@@ -446,7 +445,7 @@ def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     kept = next(batch[0].source for batch in engine.scan("shop"))
     parts = {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{result.encoder[:12]}")}
     assert parts == {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{shop.base.encoder_id[:12]}")}
-    assert {"vec", "vec_unit"} <= parts
+    assert {"vec", "vec_dense", "terms_long"} <= parts
 
 
 def test_vectors_of_texts_that_changed_are_renewed_before_their_version_goes_live(
