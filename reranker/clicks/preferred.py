@@ -37,7 +37,7 @@ N_STEPS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Preferences:
+class FoundPreferences:
     """Preferences of documents, and the parameters that they follow from."""
 
     values: Float64
@@ -48,7 +48,7 @@ class Preferences:
     """k; infinite if the clicks are as the scores predict."""
 
 
-def preferences(query: Int64, clicks: Float64, examined: Float64, score: Float64) -> Preferences:
+def preferences(query: Int64, clicks: Float64, examined: Float64, score: Float64) -> FoundPreferences:
     """Return the preferences of the documents that were shown for queries.
 
     Parameters
@@ -79,7 +79,7 @@ def preferences(query: Int64, clicks: Float64, examined: Float64, score: Float64
     informs = (np.bincount(q, clicks[used]) > 0) & (np.bincount(q) > 1)
     used, q = used[informs[q]], np.unique(q[informs[q]], return_inverse=True)[1]
     if not len(used):
-        return Preferences(values, 0.0, np.inf)
+        return FoundPreferences(values, 0.0, np.inf)
     c, e, s = clicks[used], examined[used], score[used]
     z = s - (np.bincount(q, s) / np.bincount(q))[q]
     unit = float(np.sqrt(np.mean(z * z))) or 1.0
@@ -89,7 +89,7 @@ def preferences(query: Int64, clicks: Float64, examined: Float64, score: Float64
     prior = _prior_clicks(c, expected)
     if np.isfinite(prior):
         values[used] = np.log((c + prior) / (expected + prior)) * unit / slope
-    return Preferences(values, slope / unit, prior)
+    return FoundPreferences(values, slope / unit, prior)
 
 
 def _slope(q: Int64, c: Float64, e: Float64, z: Float64) -> float:

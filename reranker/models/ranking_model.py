@@ -365,7 +365,7 @@ class RankingModel:
     """Mean of the stored vectors of the documents it was trained on, (N,) float32. None: unknown, as in models of
     earlier versions, which have no impacts (`reranker.models.impacts`)."""
     repeated: RepeatedQueries | None = None
-    """What users preferred for repeated queries, which is added to the score; None: nothing."""
+    """Preferences of users for repeated queries, which are added to the score; None: there are none."""
 
     def __post_init__(self) -> None:
         _ = self.scorer

@@ -1,4 +1,4 @@
-"""What users preferred for queries that are asked again and again: weights of documents, by the hash of the query."""
+"""Preferences of users for queries that are asked again and again: weights of documents, by the hash of the query."""
 
 from __future__ import annotations
 
