@@ -71,7 +71,8 @@ class RobotRules:
     """Rules by which a person or session is classified as a robot; all of their impressions are excluded."""
 
     session_clicks: int = 100
-    """Maximum number of clicks in one session (on different results; repeated clicks on a result count once)."""
+    """Maximum number of clicks in one session on one UTC day (on different results; repeated clicks on a result count
+    once). Some sites keep a session for weeks, in which busy people click more often."""
     day_clicks: int = 200
     """Maximum number of clicks of one person in one UTC day."""
     speed_clicks: int = 10

@@ -284,12 +284,15 @@ def find_robots(searches: Mapping[str, Search], touches: Touches, rules: RobotRu
 
 def _visit_reasons(searches: Mapping[str, Search], touches: Touches, rules: RobotRules) -> dict[str, str]:
     times: dict[str, list[int | None]] = defaultdict(list)
+    of_days: dict[str, Counter[int | None]] = defaultdict(Counter)
     for query_id, found in touches.items():
-        times[searches[query_id].visit] += [touch.click_time for touch in found.values() if touch.clicked]
+        one, clicks = searches[query_id], [touch.click_time for touch in found.values() if touch.clicked]
+        times[one.visit] += clicks
+        of_days[one.visit][None if one.time is None else one.time // _DAY_MS] += len(clicks)
     reasons = {}
     for visit, all_times in times.items():
         timed = [time for time in all_times if time is not None]
-        if len(all_times) > rules.session_clicks:
+        if max(of_days[visit].values()) > rules.session_clicks:
             reasons[visit] = "robot_session_clicks"
         elif len(timed) >= rules.speed_clicks:
             if max(timed) - min(timed) < round(rules.min_gap_s * 1000) * (len(timed) - 1):

@@ -1,4 +1,4 @@
--- Queries of robots, with the first rule that applies (see RobotRules): 1 agent, 2 clicks per session, 3 speed,
+-- Queries of robots, with the first rule that applies (see RobotRules): 1 agent, 2 clicks per session and day, 3 speed,
 -- 4 clicks per day, 5 repeated clicks on one document. The sum of squares gives the order-2 entropy in integers.
 SELECT query_id, MIN(code) AS code
 FROM (
@@ -9,7 +9,12 @@ FROM (
     SELECT s.query_id, CASE WHEN v.n > $session_clicks THEN 2 ELSE 3 END AS code
     FROM searches AS s
     JOIN (
-        SELECT visit, COUNT(*) AS n, COUNT(time) AS timed, MAX(time) - MIN(time) AS span FROM clicks GROUP BY visit
+        SELECT visit, MAX(n) AS n, SUM(timed) AS timed, MAX(latest) - MIN(earliest) AS span
+        FROM (
+            SELECT visit, COUNT(*) AS n, COUNT(time) AS timed, MIN(time) AS earliest, MAX(time) AS latest
+            FROM clicks GROUP BY visit, day
+        ) AS days
+        GROUP BY visit
     ) AS v ON v.visit = s.visit
     WHERE v.n > $session_clicks OR (v.timed >= $speed_clicks AND v.span < $min_gap_ms * (v.timed - 1))
     UNION ALL

@@ -248,6 +248,7 @@ def test_robots_are_told_by_what_they_do(tmp_path: Path, backend: str) -> None:
         "one_document": searches("pusher", 30, 7200.0, 1),
         "all_day": in_sessions(searches("busy", 201, 100.0, 50), 50),
         "long_session": searches("long", 101, 60.0, 50, session="l"),
+        "kept_session": searches("weeks", 150, 5000.0, 90, session="w"),
         "named": searches("named", 1, 1.0, 1, agent="Googlebot"),
         "named_once": searches("named", 2, 1.0, 1, session="other"),
     }
@@ -261,7 +262,7 @@ def test_robots_are_told_by_what_they_do(tmp_path: Path, backend: str) -> None:
         "robot_day_clicks": 201,
         "robot_one_document": 30,
     }
-    assert counts_of(log, backend, PairConfig(robots=None)) == {"searches": 394, "no_list": 394}
+    assert counts_of(log, backend, PairConfig(robots=None)) == {"searches": 544, "no_list": 544}
     assert robots_found(log, backend, min_gap_s=0.0, min_entropy_bits=0.0, day_clicks=999, session_clicks=999) == {
         "robot_agent": 2
     }
