@@ -302,6 +302,7 @@ SETTINGS: Final = (
     Setting("CHANGELOG.md", "more than 10 % of the preferences", "threshold in the code"),
     Setting("CHANGELOG.md", "more than 50 % have", "threshold in the code"),
     Setting("CHANGELOG.md", "above 10 %. Above 50 %", "thresholds in the code"),
+    Setting("docs/model.md", "at least .05 per standard deviation of s", "limit in the code"),
     Setting("docs/model.md", "by more than 3 %", "threshold in the code"),
     Setting("docs/model.md", "the first 8 bytes (little endian)", "definition of the hash"),
     Setting("docs/model.md", "8 bytes with the length", "format of the file"),

@@ -18,6 +18,7 @@ from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
 from reranker.models.impacts import Impacts
 from reranker.models.ranking_model import RankingModel
+from reranker.models.repeated import RepeatedQueries
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.text.tfidf import count_rows, field_counts
@@ -125,6 +126,8 @@ def check_program(
     )
     if memory is not None:
         model = with_vectors(model)
+        preferred = {"another": {"d7": 5.0}, query.upper(): {"d1": 1.0, "d7": -0.75, "ü": 2.0}}
+        model = replace(model, repeated=RepeatedQueries.of("ab" * 16, preferred))
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
     document = documents["d7"] | {"text": "tree hash hash unseen_word about 7", "vector": [3.0, 0.5, -1.0]}
@@ -140,6 +143,7 @@ def check_program(
     expected = float(queries.vectors[0] @ encoded.vectors[0]) + model.identity * float(
         queries.rows[0].multiply(encoded.rows[0]).sum()
     )
+    expected += model.preferred(query).get("d7", 0.0)
     assert queries.vectors.any()
     printed = done.stdout.splitlines()
     if query == SHORT:
