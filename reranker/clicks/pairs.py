@@ -27,6 +27,9 @@ from pathlib import Path
 from string import Template
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
+import numpy as np
+
+from reranker.arrays import AnyArray, Int64
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError
@@ -472,8 +475,6 @@ def _duckdb_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tu
 @contextlib.contextmanager
 def _database(resources: Resources) -> Iterator[_Database]:
     """Yield an empty database with a temporary folder."""
-    import duckdb
-
     with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
         settings: dict[str, Any] = {
             "memory_limit": f"{resources.memory_mb}MB",
@@ -483,19 +484,28 @@ def _database(resources: Resources) -> Iterator[_Database]:
         }
         if resources.threads:
             settings["threads"] = resources.threads
-        connection = duckdb.connect(":memory:", config=settings)
-        try:
+        with _connection(settings, resources) as connection:
             yield _Database(connection, Path(folder))
-        except duckdb.OutOfMemoryException as error:
-            message = f"a step on the click log needs more than the {resources.memory_mb} MB that DuckDB may use"
-            raise ConfigError(f"{message}: raise --memory ({str(error).splitlines()[0][:300]})") from error
-        except duckdb.Error as error:
-            remedy = "restore a damaged file from a backup, or import the logs again"
-            if "Could not write" in str(error):
-                remedy = "free disk space, or choose a larger folder with --temporary"
-            raise InputError(f"DuckDB failed on the click log: {str(error)[:1000]}: {remedy}") from error
-        finally:
-            connection.close()
+
+
+@contextlib.contextmanager
+def _connection(settings: Mapping[str, Any], resources: Resources) -> Iterator[Any]:
+    """Yield a connection to an empty database; its errors name the remedy."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=dict(settings))
+    try:
+        yield connection
+    except duckdb.OutOfMemoryException as error:
+        message = f"a step on the click log needs more than the {resources.memory_mb} MB that DuckDB may use"
+        raise ConfigError(f"{message}: raise --memory ({str(error).splitlines()[0][:300]})") from error
+    except duckdb.Error as error:
+        remedy = "restore a damaged file from a backup, or import the logs again"
+        if "Could not write" in str(error):
+            remedy = "free disk space, or choose a larger folder with --temporary"
+        raise InputError(f"DuckDB failed on the click log: {str(error)[:1000]}: {remedy}") from error
+    finally:
+        connection.close()
 
 
 class _Database(NamedTuple):
@@ -796,17 +806,69 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     return PairTable(files, _named_counts(counts), folder)
 
 
-def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Impression]:
-    """Yield the shown lists of a log with their clicks, without robots, sorted by time (undated first) and query id.
+@dataclass
+class ImpressionTable(contextlib.AbstractContextManager["ImpressionTable"]):
+    """The shown lists of a log in Parquet files of a temporary folder, computed once and read as often as needed."""
+
+    files: tuple[Path, ...]
+    """Files with a row for each shown document, sorted by time (undated first), query id and rank."""
+    _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+    _resources: Resources = field(default_factory=Resources)
+
+    def lists(self, since: int | None = None, until: int | None = None) -> Iterator[Impression]:
+        """Yield the lists of a time range as in `Computing`, sorted by time (undated first) and query id."""
+        rows = (row for batch in _batches(self.files) for row in _rows_between(batch, since, until))
+        for _, group in groupby(rows, key=lambda row: row[0]):
+            of_list = list(group)
+            query_id, query, session, user, network, time, application, randomised = of_list[0][:8]
+            shown = tuple(ShownDocument(*row[8:]) for row in of_list)
+            yield Impression(query_id, query, shown, session, user, network, time, application, randomised)
+
+    def click_times(self) -> tuple[Int64, int]:
+        """Return the times of the lists with a click, ascending (n,) int64, and the number of those without a time."""
+        times = self._query("click_times")["time"]
+        dated = np.ma.compressed(np.ma.asarray(times)).astype(np.int64)
+        return dated, len(times) - len(dated)
+
+    def click_counts(self, until: int | None = None) -> dict[str, AnyArray]:
+        """Return item, rank, shown, clicked and randomised of `reranker.clicks.propensities.ClickCounts`."""
+        return self._query("click_counts", until=_NEWEST if until is None else until)
+
+    def _query(self, name: str, **values: int) -> dict[str, AnyArray]:
+        """Return the columns of an SQL text over the rows."""
+        settings = {"memory_limit": f"{self._resources.memory_mb}MB", "temp_directory": self._folder.name}
+        with _connection(settings, self._resources) as connection:
+            connection.read_parquet([str(path) for path in self.files]).create_view("impression_rows")
+            columns: dict[str, AnyArray] = connection.execute(sql_text(name, **values)).fetchnumpy()
+        return columns
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+
+def _rows_between(batch: Any, since: int | None, until: int | None) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a batch in a time range; those without a time count as the oldest."""
+    pc = pyarrow_module().compute
+    time = pc.fill_null(batch.column("time"), _OLDEST)
+    for bound, compare in ((since, pc.greater_equal), (until, pc.less)):
+        if bound is not None:
+            batch, time = (part.filter(compare(time, bound)) for part in (batch, time))
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def impression_table(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> ImpressionTable:
+    """Return the shown lists of a log with their clicks, without robots.
 
     Of the configuration only ``robots`` and ``session_gap_s`` are used.
     """
-    rows = _rows("impressions", log, config, how)
-    for _, group in groupby(rows, key=lambda row: row[0]):
-        of_list = list(group)
-        query_id, query, session, user, network, time, application, randomised = of_list[0][:8]
-        shown = tuple(ShownDocument(*row[8:]) for row in of_list)
-        yield Impression(query_id, query, shown, session, user, network, time, application, randomised)
+    folder, files, _ = _compute("impressions", log, config, how)
+    return ImpressionTable(files, folder, how.get("resources") or Resources())
+
+
+def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Impression]:
+    """Yield the lists of an `impression_table`."""
+    with impression_table(log, config, **how) as table:
+        yield from table.lists()
 
 
 @dataclass(frozen=True, slots=True)

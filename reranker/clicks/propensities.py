@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.pairs import LogFiles, LogTask, PairConfig, Resources, prepared, sql_text
+from reranker.clicks.pairs import ImpressionTable, LogFiles, impression_table
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
@@ -127,8 +127,13 @@ def count_log(log: LogFiles) -> ClickCounts:
 
     The result equals `count_clicks` of the log's impressions. Errors are as in `reranker.clicks.pairs.make_pairs`.
     """
-    with prepared(LogTask(log, PairConfig(), "impressions"), Resources()) as connection:
-        counted = connection.execute(sql_text("click_counts")).fetchnumpy()
+    with impression_table(log) as table:
+        return counts_before(table)
+
+
+def counts_before(table: ImpressionTable, until: int | None = None) -> ClickCounts:
+    """Return the counts of the lists before a time in milliseconds; None: of all."""
+    counted = table.click_counts(until)
     names = ("item", "rank", "shown", "clicked")
     item, rank, shown, clicked = (np.asarray(counted[name], dtype=np.int64) for name in names)
     return ClickCounts(item, rank, shown, clicked, np.asarray(counted["randomised"], dtype=bool))

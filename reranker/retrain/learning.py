@@ -21,8 +21,16 @@ from reranker.accounts import InputAccount, account_of_ids, summed
 from reranker.arrays import Int64
 from reranker.clicks.doctor import Finding, examine
 from reranker.clicks.log import DAY_MS, ClickLog
-from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
-from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
+from reranker.clicks.pairs import (
+    ImpressionTable,
+    LogFiles,
+    PairConfig,
+    Rating,
+    impression_table,
+    make_pairs,
+    ratings,
+)
+from reranker.clicks.propensities import ClickCounts, Propensities, counts_before, estimate_propensities
 from reranker.clicks.schema import Impression
 from reranker.engines.protocol import Engine
 from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
@@ -180,22 +188,25 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
     Raises `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in the older part, or no
     click in the newest slice.
     """
+    with impression_table(log, settings.pairs, since=settings.since) as table:
+        return _read_history(log, table, settings, say)
+
+
+def _read_history(log: LogFiles, table: ImpressionTable, settings: RetrainSettings, say: Say) -> History:
     config, since = settings.pairs, settings.since
-    moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
-    if not moments:
+    times, undated = table.click_times()
+    if not len(times) + undated:
         raise NothingToLearn(
             "the click log contains no shown list with a click (robots are excluded): see `ssi clicks doctor`"
         )
-    times = np.array([moment for moment in moments if moment is not None], dtype=np.int64)
-    undated = len(moments) - len(times)
     cutoff = cutoff_of(times, settings.newest)
     older = int((times < cutoff).sum())
     history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
-    _read_rates(history, impressions(log, config, since=since, until=cutoff), settings, say)
+    _read_rates(history, counts_before(table, cutoff), settings, say)
     by_rank = None if history.propensities is None else history.propensities.by_rank
     history.config = replace(config, propensities=by_rank)
-    with make_pairs(log, history.config, since=since, until=cutoff) as table:
-        history.pairs, history.counts = _shared(table.pairs()), dict(table.counts)
+    with make_pairs(log, history.config, since=since, until=cutoff) as made:
+        history.pairs, history.counts = _shared(made.pairs()), dict(made.counts)
     if not history.pairs:
         raise NothingToLearn(
             f"strategy {config.strategy!r} finds no preference in {history.learned:,} impressions with a click: give "
@@ -205,7 +216,7 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
     learned = {pair.query for pair in history.pairs}
     rated = ratings(log, history.config, since=since, until=cutoff)
     history.grades = grades_of(_remembering(rated, history), learned)
-    _read_newest(history, impressions(log, config, since=cutoff), len(times) - older, settings)
+    _read_newest(history, table.lists(since=cutoff), len(times) - older, settings)
     return history
 
 
@@ -248,9 +259,8 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
     return grades
 
 
-def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
-    """Count impressions and clicks by rank, and estimate the propensities."""
-    counts = count_clicks(lists)
+def _read_rates(history: History, counts: ClickCounts, settings: RetrainSettings, say: Say) -> None:
+    """Store impressions and clicks by rank, and estimate the propensities."""
     shown, clicked = counts.by_rank()
     history.shown, history.clicked = shown.tolist(), clicked.tolist()
     if settings.propensities is not None:

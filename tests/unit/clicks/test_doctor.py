@@ -294,7 +294,7 @@ def test_the_gates_question_about_propensities_is_asked_before_it_refuses(tmp_pa
     log.add([sound(randomised=0.0)], "one order")
     result = run("doctor", str(log.folder), "--json")
     (told,) = [one for one in json.loads(result.stdout)["findings"] if one["severity"] != "ok"]
-    assert told["code"] == "propensities" and "any change would look better than it is" in told["sentence"]
+    assert told["code"] == "propensities" and "these clicks cannot tell orders apart" in told["sentence"]
     assert told["numbers"]["people"] > 150
     few = ClickLog(tmp_path / "few", create=True)
     few.add([sound(impressions=100)], "few people")
