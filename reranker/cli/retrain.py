@@ -220,9 +220,12 @@ def retrain(**options: Any) -> None:
             ).run()
         accounts.insert(0, rejects.account())
     if options["as_json"]:
-        common.print_json({**result.to_json(), "accounts": [account.to_json() for account in accounts]})
+        parts = {"next": next_steps(result, engine.spec), "accounts": [account.to_json() for account in accounts]}
+        common.print_json({**result.to_json(), **parts})
     else:
         _show_retraining(result)
+        for step in next_steps(result, engine.spec):
+            common.out().print(step, markup=False, soft_wrap=True)
     if result.exit_code:
         for account in accounts:
             if account.given:
@@ -293,6 +296,20 @@ def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> C
     with common.progress("reading the UBI indexes", unit="records") as update:
         import_live(log, engine, source, privacy, rejects=rejects, progress=update)
     return log
+
+
+def next_steps(result: RetrainResult, engine: str) -> list[str]:
+    """Return the commands that let people decide about a refused model which the clicks do not show to be worse."""
+    gain = next((one for one in result.verdict["measured"] if one["name"] == "clicks nDCG"), None)
+    if result.outcome != "refused" or gain is None or gain["difference"]["estimate"] <= 0:
+        return []
+    where, name = f"--engine {engine} --index {result.index}", result.candidate[:12]
+    return [
+        "next, to let people choose between both orders:",
+        f"  ssi revectorize {where} --model {result.model_path}",
+        f"  ssi serve {where} --models {result.model_path.parent} --interleave {name} --sink engine",
+        f"  ssi interleave report --engine {engine}",
+    ]
 
 
 def _show_retraining(result: RetrainResult) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
+from reranker.cli.retrain import next_steps
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.releases import read_control
@@ -104,6 +107,28 @@ def test_a_refusal_says_why(site: Site) -> None:
     )
     assert (new_again, live_again, random_again) == (new, live, random)
     assert float(difference) == pytest.approx(float(live) - float(random), abs=2e-4)
+
+
+def test_a_refused_gain_is_offered_to_the_vote_of_people() -> None:
+    def refused(estimate: float, outcome: str = "refused") -> Any:
+        measured = [{"name": "clicks nDCG", "difference": {"estimate": estimate}}]
+        return SimpleNamespace(
+            outcome=outcome,
+            index="shop",
+            candidate="0123456789abcdef",
+            model_path=Path("models/refused"),
+            verdict={"measured": measured},
+        )
+
+    _, *commands = next_steps(refused(0.01), "opensearch:http://localhost:9200")
+    assert [command.split()[1] for command in commands] == ["revectorize", "serve", "interleave"]
+    assert "--models models --interleave 0123456789ab --sink engine" in commands[1]
+    for command in commands:
+        names, options = command.split()[1:3], {word for word in command.split() if word.startswith("--")}
+        found = cast(Any, main.get_command(click.Context(main), names[0]))
+        found = found.commands[names[1]] if names[0] == "interleave" else found
+        assert options <= {name for parameter in found.params for name in parameter.opts}, command
+    assert next_steps(refused(-0.01), "x") == next_steps(refused(0.01, "promoted"), "x") == []
 
 
 @pytest.mark.slow
