@@ -336,7 +336,7 @@ _AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
 
 def steps(task: LogTask) -> list[LogStep]:
     """Return the steps of a task in order. The last step gives the result, sorted."""
-    values = _values(task)
+    values = _values(task.config, task.goal, task.since, task.until)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
         texts["preferences"] = task.config.strategy.replace("-", "_")
@@ -349,7 +349,7 @@ def _count_texts(task: LogTask) -> tuple[str, str]:
     The first counts rows that are partitioned by query, so that the counts of partitions add up. The second counts the
     rest.
     """
-    values = _values(replace(task, since=None, until=None))
+    values = _values(task.config, task.goal)
     return sql_text("list_counts", **values), sql_text("counts", **values)
 
 
@@ -382,13 +382,12 @@ def sql_text(name: str, **values: str | int) -> str:
     return Template(read_text(name)).substitute(values)
 
 
-def _values(task: LogTask) -> dict[str, str]:
+def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int | None = None) -> dict[str, str]:
     """Return the values of a task for the placeholders of the SQL texts."""
-    config = task.config
     rules = config.robots or RobotRules()
     flags = {
         "judge_robots": config.robots is not None,
-        "clicked_only": task.goal == "pairs",
+        "clicked_only": goal == "pairs",
         "above_only": config.above_only,
         "last_by_time": config.last_by_time,
         "once_a_session": config.once_a_session,
@@ -401,8 +400,8 @@ def _values(task: LogTask) -> dict[str, str]:
         "min_gap_ms": round(rules.min_gap_s * 1000),
         "repeat_clicks": rules.repeat_clicks,
         "oldest": _OLDEST,
-        "since": _OLDEST if task.since is None else task.since,
-        "until": _NEWEST if task.until is None else task.until,
+        "since": _OLDEST if since is None else since,
+        "until": _NEWEST if until is None else until,
         "last_rank": len(config.propensities or (1.0,)),
         "min_users": config.min_users,
     }
@@ -834,16 +833,43 @@ class ImpressionTable(contextlib.AbstractContextManager["ImpressionTable"]):
         """Return item, rank, shown, clicked and randomised of `reranker.clicks.propensities.ClickCounts`."""
         return self._query("click_counts", until=_NEWEST if until is None else until)
 
+    def ratings(self, config: PairConfig | None = None, until: int | None = None) -> Iterator[Rating]:
+        """Yield the ratings of the lists before a time, as the function `ratings` does for a whole log."""
+        config = config or PairConfig()
+        values = _values(config, "ratings", until=until)
+        with self._opened() as connection:
+            connection.execute(f"CREATE TABLE rank_chances AS {_rank_tables(config)['rank_chances']}")
+            for name, text in _RATINGS_OF_ROWS.items():
+                connection.execute(f"CREATE VIEW {name} AS {sql_text(text, **values)}")
+            rows = connection.execute(sql_text("ratings", **values))
+            while batch := rows.fetchmany(_BATCH_ROWS):
+                yield from map(_rating, batch)
+
     def _query(self, name: str, **values: int) -> dict[str, AnyArray]:
         """Return the columns of an SQL text over the rows."""
-        settings = {"memory_limit": f"{self._resources.memory_mb}MB", "temp_directory": self._folder.name}
-        with _connection(settings, self._resources) as connection:
-            connection.read_parquet([str(path) for path in self.files]).create_view("impression_rows")
+        with self._opened() as connection:
             columns: dict[str, AnyArray] = connection.execute(sql_text(name, **values)).fetchnumpy()
         return columns
 
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Yield a connection with the view ``impression_rows``."""
+        settings = {"memory_limit": f"{self._resources.memory_mb}MB", "temp_directory": self._folder.name}
+        with _connection(settings, self._resources) as connection:
+            connection.read_parquet([str(path) for path in self.files]).create_view("impression_rows")
+            yield connection
+
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
+
+
+_RATINGS_OF_ROWS: Mapping[str, str] = {
+    "kept": "kept_of_rows",
+    "impressions": "impressions_of_rows",
+    "counted_impressions": "counted_impressions",
+    "examinations": "examinations",
+}
+"""Views, in order, that the step "ratings" needs, with the texts that make them of impression rows."""
 
 
 def _rows_between(batch: Any, since: int | None, until: int | None) -> Iterator[tuple[Any, ...]]:
@@ -899,8 +925,12 @@ def ratings(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Compu
 
     Strategy and caps are not used.
     """
-    for query, document, people, clicks, units in _rows("ratings", log, config, how):
-        yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
+    yield from map(_rating, _rows("ratings", log, config, how))
+
+
+def _rating(row: tuple[Any, ...]) -> Rating:
+    query, document, people, clicks, units = row
+    return Rating(query, document, int(people), int(clicks), int(units) / UNIT)
 
 
 def _named_counts(counts: dict[str, int]) -> dict[str, int]:

@@ -352,7 +352,7 @@ def believable(measured: Measured, config: GateConfig, unbiased: Measured | None
     """Check that by the weights the live order is better than a random one (for measured propensities: not worse).
 
     If it is not, the new model must be better on the lists that were shown in random order, where clicks need no
-    weights.
+    weights. One standard error is enough there, because the weighted clicks must show the gain too.
     """
     change = measured.difference
     sentence = (
@@ -363,8 +363,11 @@ def believable(measured: Measured, config: GateConfig, unbiased: Measured | None
         return Check("believable", True, f"{sentence}; required: not worse than random")
     if not config.measured_weights and change.lower > 0:
         return Check("believable", True, f"{sentence}; required: better than random")
-    if unbiased is not None and unbiased.difference.lower > 0:
-        sentence += f"; {_named(unbiased, config)}, where clicks need no weights; required: more than 0"
+    if unbiased is not None and unbiased.difference.estimate > unbiased.difference.standard_error:
+        sentence += (
+            f"; {_named(unbiased, config)}, where clicks need no weights; required: more than a standard error, "
+            f"{unbiased.difference.standard_error:.4f}"
+        )
         return Check("believable", True, sentence)
     sentence += (
         ", so these clicks cannot tell orders apart: either nearly all documents of a first page are as attractive, or "

@@ -10,10 +10,10 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from sys import intern
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from reranker.clicks.pairs import (
     Rating,
     impression_table,
     make_pairs,
-    ratings,
 )
 from reranker.clicks.propensities import ClickCounts, Propensities, counts_before, estimate_propensities
 from reranker.clicks.schema import Impression
@@ -58,6 +57,8 @@ from reranker.training import (
 from reranker.training.training_set import mix
 
 PRIOR_EXAMINATIONS = 2.0
+N_BLOCKS = 4
+"""Number of periods, with equal numbers of clicked lists, into which the log before the cutoff is divided."""
 REMEMBERED_BY = 2
 """Minimum number of people who must have clicked a document for a query before a model remembers it by the query's
 words. So no single person leaves words in a model, and one click, which may be a mistake, counts less than a
@@ -144,6 +145,15 @@ class RetrainResult:
         return values
 
 
+class Block(NamedTuple):
+    """A period of the older log, with the clicks from before it."""
+
+    lists: list[Impression]
+    """Impressions with a click, by time; a sample if there are too many."""
+    repeated: dict[str, list[Rating]]
+    """Repeated queries and their ratings before the block, as in `History`."""
+
+
 @dataclass
 class History:
     """Data extracted from a click log for one retraining."""
@@ -178,6 +188,8 @@ class History:
     """Pairs (query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     repeated: dict[str, list[Rating]] = field(default_factory=dict)
     """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff."""
+    blocks: list[Block] = field(default_factory=list)
+    """Periods before the cutoff, on which preferences that were learned before each can be judged."""
     newest: list[Impression] = field(default_factory=list)
     """Impressions with a click in the newest slice, by time; a sample if there are more than the maximum."""
 
@@ -214,21 +226,37 @@ def _read_history(log: LogFiles, table: ImpressionTable, settings: RetrainSettin
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
     learned = {pair.query for pair in history.pairs}
-    rated = ratings(log, history.config, since=since, until=cutoff)
-    history.grades = grades_of(_remembering(rated, history), learned)
+    history.grades = grades_of(_remembering(table.ratings(history.config, cutoff), history), learned)
+    if not settings.words_only:
+        history.blocks = list(_blocks(table, times[times < cutoff], history, settings))
     _read_newest(history, table.lists(since=cutoff), len(times) - older, settings)
     return history
 
 
 def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
     """Yield the ratings unchanged, and record the documents that enough people clicked, and the queries with one."""
-    for query, group in groupby(rated, key=lambda rating: rating.query):
-        of_query = list(group)
+    for query, of_query in _by_query(rated):
         clicked = {rating.document for rating in of_query if rating.clicks >= REMEMBERED_BY}
         if clicked:
             history.remembered.update((query, document) for document in clicked)
             history.repeated[query] = of_query
         yield from of_query
+
+
+def _by_query(rated: Iterable[Rating]) -> Iterator[tuple[str, list[Rating]]]:
+    for query, group in groupby(rated, key=lambda rating: rating.query):
+        yield query, list(group)
+
+
+def _blocks(table: ImpressionTable, older: Int64, history: History, settings: RetrainSettings) -> Iterator[Block]:
+    """Yield the blocks of the older log, given the times of its impressions with a click, ascending."""
+    starts = [int(older[len(older) * number // N_BLOCKS]) for number in range(1, N_BLOCKS)] if len(older) else []
+    most = max(1, settings.max_judged // N_BLOCKS)
+    for start, end in pairwise([*dict.fromkeys(start for start in starts if start > older[0]), history.cutoff]):
+        n = int(((older >= start) & (older < end)).sum())
+        rated = _by_query(table.ratings(history.config, start))
+        repeated = {query: of for query, of in rated if any(rating.clicks >= REMEMBERED_BY for rating in of)}
+        yield Block(_with_click(table.lists(start, end), n, most, settings.train.seed), repeated)
 
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
@@ -274,14 +302,18 @@ def _read_rates(history: History, counts: ClickCounts, settings: RetrainSettings
         say(f"all clicks have equal weight: {error.message}")
 
 
-def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
-    """Store the lists with a click, a random sample of at most ``n``."""
+def _with_click(lists: Iterator[Impression], n: int, most: int, seed: int) -> list[Impression]:
+    """Return the ``n`` lists with a click, a random sample of ``most`` if there are more."""
     chosen = None
-    if n > settings.max_judged:
-        rng = np.random.default_rng([settings.train.seed, n])
-        chosen = set(rng.choice(n, settings.max_judged, replace=False).tolist())
+    if n > most:
+        chosen = set(np.random.default_rng([seed, n]).choice(n, most, replace=False).tolist())
     with_click = (impression for impression in lists if impression.clicked)
-    history.newest = [impression for number, impression in enumerate(with_click) if chosen is None or number in chosen]
+    return [impression for number, impression in enumerate(with_click) if chosen is None or number in chosen]
+
+
+def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
+    """Store the newest lists with a click."""
+    history.newest = _with_click(lists, n, settings.max_judged, settings.train.seed)
     if not history.newest:
         raise NothingToLearn("the newest slice has no click for evaluating a new model: give a larger --newest")
 

@@ -57,9 +57,10 @@ from reranker.retrain.learning import (
     check_log,
     read_history,
 )
-from reranker.retrain.repeated import repeated_queries
+from reranker.retrain.repeated import judged_blocks, repeated_queries
 from reranker.retrain.report import examples_of, render_retraining
 from reranker.retrain.served_ranks import (
+    EarlierClicks,
     EncodedPool,
     NewestClicks,
     ServedComparison,
@@ -272,14 +273,16 @@ class Retraining:
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
         with timed(self.seconds, "compare"):
-            candidates, pools = self._candidates(model, live, base, learner, history)
+            candidates, pools, earlier = self._candidates(model, live, base, learner, history)
             learned = [*candidates, *(of_part for _, of_part in study)]
             models = [self._served(None if live is None else live.model), *map(self._served, learned)]
             progress = partial(self.listener.progress, "scoring shown documents")
             scores = ServingScores(self.engine, self.index, models, settings.body, progress, pools)
             comparison = compare(
                 scores,
-                NewestClicks(history.newest, history.propensities, (history.last - history.cutoff + 1) / DAY_MS),
+                NewestClicks(
+                    history.newest, history.propensities, (history.last - history.cutoff + 1) / DAY_MS, earlier
+                ),
                 self.other_evidence.judged,
                 settings.gate,
                 window=settings.window,
@@ -340,26 +343,35 @@ class Retraining:
         base: StoredModel,
         learner: Learner,
         history: History,
-    ) -> tuple[list[RankingModel], dict[str, EncodedPool]]:
+    ) -> tuple[list[RankingModel], dict[str, EncodedPool], EarlierClicks | None]:
         """Return the trained model, and the live one, each with the preferences of users for repeated queries.
 
         The second is left out if it has none, or may remember queries of forgotten people. With them come the documents
-        that were encoded.
+        that were encoded, and the lists of earlier periods, ranked by preferences that were learned before each. These
+        are left out if the live model has preferences already, which may be made of the same clicks.
         """
         if self.settings.words_only:
-            return [model], {}
+            return [model], {}, None
         models, rated = [model], history.repeated
         stays = base.model if live is None else live.model
         if not may_remember_the_forgotten(stays, self.log):
             models.append(learner.marked(replace(stays, repeated=None), history))
-        served = [self._served(one) for one in models]
+        served = [self._served(None if live is None else live.model), *map(self._served, models)]
         progress = partial(self.listener.progress, "scoring repeated queries")
         scores = ServingScores(self.engine, self.index, served, self.settings.body, progress)
         lists = scores.rank_shown({query: [rating.document for rating in of] for query, of in rated.items()})
-        found = [repeated_queries(rated, lists, number, one, REMEMBERED_BY) for number, one in enumerate(served)]
+        found = [
+            repeated_queries(rated, lists, number, one, REMEMBERED_BY) for number, one in enumerate(served) if number
+        ]
         self.listener.say(found[-1].sentence)
         remembering = [replace(one, repeated=of.queries) for one, of in zip(models, found, strict=True)]
-        return [remembering[0], *(one for one in remembering[1:] if one.repeated is not None)], scores.pools
+        candidates = [remembering[0], *(one for one in remembering[1:] if one.repeated is not None)]
+        earlier = None
+        if len(candidates) > 1 and live is not None and live.model.repeated is None and history.blocks:
+            judged = judged_blocks(history.blocks, lists, len(served) - 1, served[-1], REMEMBERED_BY)
+            began = min((one.time for one in judged.impressions if one.time is not None), default=history.cutoff)
+            earlier = EarlierClicks(*judged, (history.cutoff - began) / DAY_MS)
+        return candidates, scores.pools, earlier
 
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
         """Return the file of training documents, and the number of documents of the index."""

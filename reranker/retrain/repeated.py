@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from reranker.clicks.pairs import Rating
 from reranker.clicks.preferred import preferences
-from reranker.models.repeated import RepeatedQueries
+from reranker.clicks.schema import Impression
+from reranker.models.repeated import RepeatedQueries, preferences_of
 from reranker.models.training_queries import KEY_DIGITS
+from reranker.rerank.ranking import final_order
 from reranker.retrain.served_ranks import RankedList, ServedModel
 
 MOST_DOCUMENTS: Final = 50
@@ -23,6 +25,61 @@ class Remembered(NamedTuple):
     queries: RepeatedQueries | None
     """None: there is nothing to prefer."""
     sentence: str
+
+
+class JudgedBlocks(NamedTuple):
+    """Impressions of earlier periods, with scores by the live model and with the preferences learned before each."""
+
+    impressions: list[Impression]
+    live: list[list[float]]
+    """Score of each shown document: minus its rank; NaN if it was deleted."""
+    new: list[list[float]]
+
+
+def judged_blocks(
+    blocks: Iterable[tuple[Sequence[Impression], Mapping[str, Sequence[Rating]]]],
+    lists: Mapping[str, RankedList],
+    number: int,
+    served: ServedModel,
+    people: int,
+) -> JudgedBlocks:
+    """Return the impressions of some periods, ranked by preferences that were learned before each.
+
+    ``blocks`` are the periods, with their impressions and the ratings from before. ``lists`` and ``number`` are as in
+    `repeated_queries`; model 0 is the live one, whose words are those of the model. Other queries keep their order.
+    """
+    judged = JudgedBlocks([], [], [])
+    for impressions, rated in blocks:
+        found = repeated_queries(rated, lists, number, served, people).queries
+        orders: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+        for impression in impressions:
+            query = impression.query
+            if query not in orders:
+                orders[query] = _both_orders(lists.get(query), number, served, found, query)
+            shown = [hit.document for hit in impression.shown]
+            if query in lists:
+                live, new = ([order.get(document, np.nan) for document in shown] for order in orders[query])
+            else:
+                live = new = [-float(hit.rank) for hit in impression.shown]
+            judged.impressions.append(impression)
+            judged.live.append(live)
+            judged.new.append(new)
+    return judged
+
+
+def _both_orders(
+    ranked: RankedList | None, number: int, served: ServedModel, found: RepeatedQueries | None, query: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return minus the rank of each document of a query, in the live order and with preferences."""
+    if ranked is None:
+        return {}, {}
+    live = dict(zip(ranked.documents, (-ranked.ranks[0].astype(float)).tolist(), strict=True))
+    preferred = {} if found is None else found.of_query(query)
+    if not preferred:
+        return live, live
+    scores = ranked.scores[number] + served.alpha * preferences_of(preferred, ranked.documents)
+    order = final_order(scores, np.zeros(len(scores), dtype=bool))
+    return live, {ranked.documents[place]: -float(rank) for rank, place in enumerate(order.tolist(), 1)}
 
 
 def repeated_queries(

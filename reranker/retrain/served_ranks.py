@@ -88,6 +88,18 @@ class ServedComparison:
     """Pairs (number of preferences used for training, difference in nDCG to the live model)."""
 
 
+class EarlierClicks(NamedTuple):
+    """Impressions before the newest slice with scores of their documents, one list for each impression."""
+
+    impressions: Sequence[Impression]
+    live: Sequence[Sequence[float]]
+    """Scores by the live model; NaN for a deleted document."""
+    candidate: Sequence[Sequence[float]]
+    """Scores by a candidate that learned only from what came before."""
+    days: float
+    """Length of the period from the first of them to the newest slice."""
+
+
 @dataclass(frozen=True)
 class NewestClicks:
     """The newest slice of a click log."""
@@ -97,6 +109,8 @@ class NewestClicks:
     """Examination propensities by rank; None: equal weights."""
     days: float | None = None
     """Length of the slice; None: unknown."""
+    earlier: EarlierClicks | None = None
+    """Earlier lists, on which the second candidate is judged, too; None: there are none."""
 
 
 def compare(
@@ -113,7 +127,8 @@ def compare(
     """Return the verdict on the candidate that is chosen, compared with the live model.
 
     There are one or two candidates: the trained model, and a model that has only learned what users prefer for repeated
-    queries. With both, each is compared with the live model, with half the error that the confidence allows. The
+    queries. The second is judged on the newest slice and on the lists before it, with preferences that were learned
+    before them. With both, each is compared with the live model, with half the error that the confidence allows. The
     trained one is chosen if it is surely better than the other one, or if only it is promoted.
 
     Parameters
@@ -149,10 +164,20 @@ def compare(
     config = replace(config, confidence=1 - (1 - config.confidence) / n_candidates)
     every_change = replace(config, n_changes=len(shown) + len(judged))
 
-    def verdict_on(number: int, settings: GateConfig, before: int = LIVE, **more: Any) -> GateVerdict:
-        served = [_shown_scores(newest, lists, which) for which in (before, number)]
+    def verdict_on(
+        number: int,
+        settings: GateConfig,
+        before: int = LIVE,
+        earlier: EarlierClicks | None = None,
+        **more: Any,
+    ) -> GateVerdict:
+        served: list[Sequence[Sequence[float]]] = [_shown_scores(newest, lists, which) for which in (before, number)]
+        whole = newest
+        if earlier is not None:
+            whole = [*earlier.impressions, *newest]
+            served = [[*earlier.live, *served[0]], [*earlier.candidate, *served[1]]]
         rng = np.random.default_rng([seed, 2])
-        return decide(shown_lists(newest, *served), more.pop("judged", None), by_rank, rng, settings, **more)
+        return decide(shown_lists(whole, *served), more.pop("judged", None), by_rank, rng, settings, **more)
 
     def judgements(number: int) -> JudgedQueries | None:
         return _judged_queries(windows, judged, number) if judged else None
@@ -160,7 +185,11 @@ def compare(
     first = verdict_on(NEW, every_change, judged=judgements(NEW), days=days)
     whole, chosen = first, 0
     if n_candidates == 2:
-        second = verdict_on(NEW + 1, every_change, judged=judgements(NEW + 1), days=days, refreshes=refreshes)
+        earlier, whole_days = clicks.earlier, days
+        if earlier is not None and days is not None:
+            whole_days = days + earlier.days
+        terms: dict[str, Any] = {"judged": judgements(NEW + 1), "days": whole_days, "refreshes": refreshes}
+        second = verdict_on(NEW + 1, every_change, earlier=earlier, **terms)
         between = verdict_on(NEW, config, before=NEW + 1).measured
         is_surely_better = bool(between) and between[0].difference.lower > config.margin
         if not is_surely_better and (second.promoted or not first.promoted):

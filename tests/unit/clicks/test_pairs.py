@@ -13,7 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from reranker.clicks.pairs import BACKENDS, PairConfig, Resources, RobotRules, impressions, make_pairs, ratings
+from reranker.clicks.pairs import (
+    BACKENDS,
+    PairConfig,
+    Resources,
+    RobotRules,
+    impression_table,
+    impressions,
+    make_pairs,
+    ratings,
+)
 from reranker.errors import ConfigError, InputError
 from reranker.records import Pair
 from reranker.tables import read_pairs
@@ -522,3 +531,19 @@ def test_a_configuration_survives_json() -> None:
         PairConfig.from_json({"cap": 1})
     with pytest.raises(ConfigError, match="session_clicks"):
         PairConfig.from_json({"robots": {"session_clicks": 0}})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_of_impressions_gives_the_ratings_of_its_log(tmp_path: Path, seed: int) -> None:
+    choice = random_logs.of_seed(seed)
+    rows, config = random_logs.tables(choice, most=60, n_lists=40), random_logs.config(choice)
+    log = write_log(tmp_path, rows.queries, rows.hits, rows.events)
+    with impression_table(log, config) as table:
+        times, undated = table.click_times()
+        shown = [one for one in impressions(log, config) if one.clicked]
+        assert times.tolist() == sorted(one.time for one in shown if one.time is not None)
+        assert undated == sum(one.time is None for one in shown)
+        for until in (None, *times[len(times) // 2 :][:1].tolist()):
+            assert list(table.ratings(config, until)) == list(ratings(log, config, until=until))
+            assert list(table.lists(since=until)) == list(impressions(log, config, since=until))
+            assert list(table.lists(until=until)) == list(impressions(log, config, until=until))
