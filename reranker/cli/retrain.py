@@ -220,11 +220,14 @@ def retrain(**options: Any) -> None:
             ).run()
         accounts.insert(0, rejects.account())
     if options["as_json"]:
-        parts = {"next": next_steps(result, engine.spec), "accounts": [account.to_json() for account in accounts]}
+        parts = {
+            "next": commands_of_a_vote(result, engine.spec),
+            "accounts": [account.to_json() for account in accounts],
+        }
         common.print_json({**result.to_json(), **parts})
     else:
         _show_retraining(result)
-        for step in next_steps(result, engine.spec):
+        for step in commands_of_a_vote(result, engine.spec):
             common.out().print(step, markup=False, soft_wrap=True)
     if result.exit_code:
         for account in accounts:
@@ -298,7 +301,7 @@ def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> C
     return log
 
 
-def next_steps(result: RetrainResult, engine: str) -> list[str]:
+def commands_of_a_vote(result: RetrainResult, engine: str) -> list[str]:
     """Return the commands that let people decide about a refused model which the clicks do not show to be worse."""
     gain = next((one for one in result.verdict["measured"] if one["name"] == "clicks nDCG"), None)
     if result.outcome != "refused" or gain is None or gain["difference"]["estimate"] <= 0:

@@ -145,7 +145,7 @@ class RetrainResult:
         return values
 
 
-class Block(NamedTuple):
+class EarlierPeriod(NamedTuple):
     """A period of the older log, with the clicks from before it."""
 
     lists: list[Impression]
@@ -188,7 +188,7 @@ class History:
     """Pairs (query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     repeated: dict[str, list[Rating]] = field(default_factory=dict)
     """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff."""
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[EarlierPeriod] = field(default_factory=list)
     """Periods before the cutoff, on which preferences that were learned before each can be judged."""
     newest: list[Impression] = field(default_factory=list)
     """Impressions with a click in the newest slice, by time; a sample if there are more than the maximum."""
@@ -248,7 +248,9 @@ def _by_query(rated: Iterable[Rating]) -> Iterator[tuple[str, list[Rating]]]:
         yield query, list(group)
 
 
-def _blocks(table: ImpressionTable, older: Int64, history: History, settings: RetrainSettings) -> Iterator[Block]:
+def _blocks(
+    table: ImpressionTable, older: Int64, history: History, settings: RetrainSettings
+) -> Iterator[EarlierPeriod]:
     """Yield the blocks of the older log, given the times of its impressions with a click, ascending."""
     starts = [int(older[len(older) * number // N_BLOCKS]) for number in range(1, N_BLOCKS)] if len(older) else []
     most = max(1, settings.max_judged // N_BLOCKS)
@@ -256,7 +258,7 @@ def _blocks(table: ImpressionTable, older: Int64, history: History, settings: Re
         n = int(((older >= start) & (older < end)).sum())
         rated = _by_query(table.ratings(history.config, start))
         repeated = {query: of for query, of in rated if any(rating.clicks >= REMEMBERED_BY for rating in of)}
-        yield Block(_with_click(table.lists(start, end), n, most, settings.train.seed), repeated)
+        yield EarlierPeriod(_with_click(table.lists(start, end), n, most, settings.train.seed), repeated)
 
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
-from reranker.cli.retrain import next_steps
+from reranker.cli.retrain import commands_of_a_vote
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.releases import read_control
@@ -120,7 +120,7 @@ def test_a_refused_gain_is_offered_to_the_vote_of_people() -> None:
             verdict={"measured": measured},
         )
 
-    _, *commands = next_steps(refused(0.01), "opensearch:http://localhost:9200")
+    _, *commands = commands_of_a_vote(refused(0.01), "opensearch:http://localhost:9200")
     assert [command.split()[1] for command in commands] == ["revectorize", "serve", "interleave"]
     assert "--models models --interleave 0123456789ab --sink engine" in commands[1]
     for command in commands:
@@ -128,7 +128,7 @@ def test_a_refused_gain_is_offered_to_the_vote_of_people() -> None:
         found = cast(Any, main.get_command(click.Context(main), names[0]))
         found = found.commands[names[1]] if names[0] == "interleave" else found
         assert options <= {name for parameter in found.params for name in parameter.opts}, command
-    assert next_steps(refused(-0.01), "x") == next_steps(refused(0.01, "promoted"), "x") == []
+    assert commands_of_a_vote(refused(-0.01), "x") == commands_of_a_vote(refused(0.01, "promoted"), "x") == []
 
 
 @pytest.mark.slow
