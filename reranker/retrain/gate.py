@@ -32,7 +32,7 @@ vectors are in any index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -283,6 +283,10 @@ class GateVerdict:
     n_gone: int = 0
     """Number of shown documents that were ignored because they were deleted."""
 
+    def with_check(self, check: Check) -> GateVerdict:
+        """Return the verdict with one more condition."""
+        return replace(self, promoted=self.promoted and check.passed, checks=(*self.checks, check))
+
     @property
     def reasons(self) -> tuple[str, ...]:
         """Sentences of the failed checks; of all checks if none failed."""
@@ -339,6 +343,18 @@ def judged_within_tolerance(measured: Measured, config: GateConfig) -> Check:
         f"(difference ± {interval:.4f}, 95 % confidence); allowed: a drop of at most {config.tolerance:g}"
     )
     return Check("judgements", change.estimate >= -config.tolerance, sentence)
+
+
+def newest_within_tolerance(measured: Sequence[Measured], config: GateConfig) -> Check:
+    """Check that clicks nDCG, the first of the measures, has not fallen in the newest slice by more than the tolerance.
+
+    Earlier periods outweigh it where preferences are judged on them too, and people may have changed their minds.
+    """
+    if not measured:
+        return Check("newest", True, "the newest slice has no click")
+    change = measured[0].difference.estimate
+    sentence = f"in the newest slice, clicks nDCG changes by {change:+.4f}; allowed: a drop of at most"
+    return Check("newest", change >= -config.tolerance, f"{sentence} {config.tolerance:g}")
 
 
 def above_random(measured: Measured) -> Check:

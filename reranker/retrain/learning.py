@@ -251,7 +251,7 @@ def _by_query(rated: Iterable[Rating]) -> Iterator[tuple[str, list[Rating]]]:
 def _blocks(
     table: ImpressionTable, older: Int64, history: History, settings: RetrainSettings
 ) -> Iterator[EarlierPeriod]:
-    """Yield the blocks of the older log, given the times of its impressions with a click, ascending."""
+    """Yield the periods of the older log, given the times of its impressions with a click, ascending."""
     starts = [int(older[len(older) * number // N_BLOCKS]) for number in range(1, N_BLOCKS)] if len(older) else []
     most = max(1, settings.max_judged // N_BLOCKS)
     for start, end in pairwise([*dict.fromkeys(start for start in starts if start > older[0]), history.cutoff]):

@@ -25,7 +25,17 @@ from reranker.rerank.calibration import window_scale
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.rerank.signals import Signal, added
-from reranker.retrain.gate import DEPTH, LIVE, MEASURE, NEW, GateVerdict, JudgedQueries, decide, shown_lists
+from reranker.retrain.gate import (
+    DEPTH,
+    LIVE,
+    MEASURE,
+    NEW,
+    GateVerdict,
+    JudgedQueries,
+    decide,
+    newest_within_tolerance,
+    shown_lists,
+)
 from reranker.retrain.settings import GateConfig
 from reranker.retrain.statistics import Interval
 from reranker.text.rows import stack_rows
@@ -190,15 +200,14 @@ def compare(
             whole_days = days + earlier.days
         terms: dict[str, Any] = {"judged": judgements(NEW + 1), "days": whole_days, "refreshes": refreshes}
         second = verdict_on(NEW + 1, every_change, earlier=earlier, **terms)
+        if earlier is not None:
+            second = second.with_check(newest_within_tolerance(verdict_on(NEW + 1, config).measured, config))
         between = verdict_on(NEW, config, before=NEW + 1).measured
         is_surely_better = bool(between) and between[0].difference.lower > config.margin
         if not is_surely_better and (second.promoted or not first.promoted):
             whole, chosen = second, 1
-    points = []
-    for place, preferences in enumerate(study):
-        measured = verdict_on(NEW + n_candidates + place, config).measured
-        if measured:
-            points.append((preferences, measured[0].difference))
+    parts = [verdict_on(NEW + n_candidates + place, config).measured for place in range(len(study))]
+    points = [(size, measured[0].difference) for size, measured in zip(study, parts, strict=True) if measured]
     n = config.n_changes
     verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))

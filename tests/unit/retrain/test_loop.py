@@ -615,6 +615,13 @@ def test_preferences_start_anew_each_night_and_keep_the_words_of_the_live_model(
     assert (turned.outcome, turned.live_after) == ("refused", first.candidate)
 
 
+def test_the_newest_slice_can_refuse_what_earlier_periods_prefer(shop: Shop, logs: dict[str, Path]) -> None:
+    turned = retrain(shop, logs["turning"], settings=REPEATED)
+    assert turned.outcome == "refused"
+    failed = [check["name"] for check in turned.verdict["checks"] if not check["passed"]]
+    assert "newest" in failed and "better" not in failed
+
+
 def test_no_preference_is_kept_with_words_of_people_who_were_forgotten(
     shop: Shop, logs: dict[str, Path], tmp_path: Path
 ) -> None:
