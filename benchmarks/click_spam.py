@@ -33,10 +33,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from simulated_data import SITES, Site
 
-from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.baselines.comparison import read_corpus
-from reranker.clicks.log import ClickLog
+from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, LogTask, PairConfig, Resources, make_pairs, prepared
+from reranker.clicks.simulator import START_MS, LogPlan, PositionBased
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.text.rows import inner_products

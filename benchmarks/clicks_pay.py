@@ -52,8 +52,17 @@ from provenance import program_of, write_results
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from indexer.build import BuildOptions, build_index
-from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.clicks.log import ClickLog
+from reranker.clicks.simulator import (
+    Cascade,
+    ClickModel,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    SimulatedLog,
+    simulate,
+    tables_of,
+)
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.models.model_folder import load_model, save_model
@@ -63,7 +72,6 @@ from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model
-from tests.click_readers import Cascade, DynamicBayesian, tables_of
 
 Values = npt.NDArray[np.float64]
 EXAMINATION: Final = (1.0, 0.57, 0.42, 0.33, 0.28, 0.24, 0.21, 0.19, 0.17, 0.16)

@@ -30,11 +30,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import numpy.typing as npt
 
-from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.clicks.propensities import estimate_propensities
+from reranker.clicks.simulator import (
+    Cascade,
+    ClickModel,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    SimulatedLog,
+    simulate,
+)
 from reranker.retrain.gate import GateVerdict, ShownLists, decide
 from reranker.retrain.settings import GateConfig
-from tests.click_readers import Cascade, DynamicBayesian, counts_of
+from tests.click_readers import counts_of
 
 N_QUERIES, N_SHOWN = 300, 10
 LIKED, DISLIKED = 0.6, 0.05

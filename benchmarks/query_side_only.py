@@ -38,8 +38,8 @@ from end_to_end_data import Collection, read_collection, read_linked_collection
 
 from indexer.build import build_index
 from indexer.versions import promote
-from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.clicks.log import ClickLog
+from reranker.clicks.simulator import LogPlan, PositionBased, attraction_of, simulate, tables_of
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.engines.wire import json_bytes
@@ -53,7 +53,6 @@ from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model
-from tests.click_readers import tables_of
 
 INDEX = "query-side-only"
 MEASURE = "nDCG@10"

@@ -34,15 +34,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from simulated_data import SITES, Site
 
-from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
+from reranker.clicks.simulator import Cascade, ClickModel, LogPlan, PositionBased, SimulatedLog
 from reranker.errors import ConfigError
 from reranker.evaluation import paired_test
 from reranker.models.ranking_model import RankingModel
 from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model
-from tests.click_readers import Cascade
 
 PAGE, RANDOMISED, STRATEGY, SEEN = 10, 0.05, "clicked-over-unclicked", 1_000
 

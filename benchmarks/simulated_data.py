@@ -16,15 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from end_to_end_data import read_collection
 
-from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
+from reranker.clicks.simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate, tables_of
 from reranker.evaluation import evaluate_ranking, qrels_task
 from reranker.models.ranking_model import RankingModel
 from reranker.tables import read_links
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, TrainingSet, from_judgements
-from tests.click_readers import tables_of
 
 Grades = Mapping[str, Mapping[str, float]]
 QUERY_WORDS = 30

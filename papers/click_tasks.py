@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers import registry
-from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from papers.corpora import (
     SMALL_QUERIES,
     Collection,
@@ -39,6 +38,7 @@ from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, sql_text
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression, pyarrow_module
+from reranker.clicks.simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from reranker.evaluation import TestTuples
 from reranker.formats import RejectLog
 from reranker.tables import read_links

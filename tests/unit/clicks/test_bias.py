@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, attraction_of, simulate
 from reranker.clicks.pairs import UNIT, PairConfig
 from reranker.clicks.propensities import (
     METHODS,
@@ -18,8 +17,18 @@ from reranker.clicks.propensities import (
     estimate_propensities,
 )
 from reranker.clicks.schema import Impression, ShownDocument
+from reranker.clicks.simulator import (
+    Cascade,
+    ClickModel,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    SimulatedLog,
+    attraction_of,
+    simulate,
+)
 from reranker.errors import ConfigError, InputError
-from tests.click_readers import Cascade, DynamicBayesian, counts_of
+from tests.click_readers import counts_of
 from tests.seeds import seeded_rng
 
 K = 6

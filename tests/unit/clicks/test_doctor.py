@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from papers.click_simulator import LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.cli.main import main
 from reranker.cli.pair_options import METHODS as METHODS_OF_COMMAND
 from reranker.clicks.doctor import CHECKS, Diagnosis, Finding, RankRate, bars, examine, write_picture
@@ -26,10 +25,10 @@ from reranker.clicks.propensities import (
     count_log,
     estimate_propensities,
 )
+from reranker.clicks.simulator import LogPlan, PositionBased, SimulatedLog, simulate, tables_of
 from reranker.engines.protocol import WriteOp
 from reranker.errors import ConfigError
 from reranker.models.model_folder import save_model
-from tests.click_readers import tables_of
 from tests.engines.memory import memory_engine
 from tests.unit.small_models import small_model
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from indexer.build import BuildOptions, build_index
-from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.simulator import LogPlan, PositionBased, attraction_of, simulate, tables_of
 from reranker.engines.protocol import Engine
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
@@ -21,7 +21,6 @@ from reranker.retrain.loop import folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import TrainConfig
-from tests.click_readers import tables_of
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng
 from tests.served import model_of

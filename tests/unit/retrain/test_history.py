@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers.click_simulator import LogPlan, PositionBased, simulate
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
+from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_of
 from reranker.errors import NothingToLearn
 from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, read_history
 from reranker.retrain.settings import Newest, RetrainSettings
 from reranker.training import Listener, from_judgements
-from tests.click_readers import tables_of
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
 

@@ -1,20 +1,24 @@
 """Logs of simulated users whose behaviour is known, so that what is learned from logs can be compared with the truth.
 
-A document is clicked if it is examined and attracts: P(click | examined) is its attraction. `PositionBased` users
-examine rank k with probability p_k, for any document there (Richardson, Dominowska, Ragno 2007).
+A document is clicked if it is examined and attracts: P(click | examined) is its attraction. Users are
+
+- `PositionBased`: examine rank k with probability p_k, for any document there (Richardson, Dominowska, Ragno 2007).
+- `Cascade`: go down the list and stop at the first click (Craswell, Zoeter, Taylor, Ramsey 2008).
+- `DynamicBayesian`: go down the list, may be satisfied by a click, and may give up at any rank (Chapelle, Zhang 2009).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.schema import Impression, ShownDocument
+from reranker.clicks.log import DAY_MS
+from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 
@@ -55,10 +59,51 @@ class PositionBased:
         return looked, looked & (rng.random((n, k)) < attraction)
 
 
+@dataclass(frozen=True)
+class Cascade:
+    """Looks at one document after the other and stops at the first click."""
+
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
+        """Return (looked at, clicked), both (n, k); at most one click a list."""
+        return DynamicBayesian(satisfaction=1.0, continuation=1.0).examine(attraction, rng)
+
+
+@dataclass(frozen=True)
+class DynamicBayesian:
+    """Goes down the list: after a click stops with ``satisfaction``, else goes on with ``continuation``.
+
+    Satisfaction 1 and continuation 1 make it the cascade.
+
+    Raises
+    ------
+    ConfigError
+        For a probability outside of 0 to 1.
+    """
+
+    satisfaction: float = 0.5
+    continuation: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("satisfaction", "continuation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be a probability from 0 to 1")
+
+    def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
+        """Return (looked at, clicked), both (n, k)."""
+        n, k = attraction.shape
+        looked, clicked = np.zeros((n, k), dtype=bool), np.zeros((n, k), dtype=bool)
+        going = np.ones(n, dtype=bool)
+        for rank in range(k):
+            looked[:, rank] = going
+            clicked[:, rank] = going & (rng.random(n) < attraction[:, rank])
+            satisfied = clicked[:, rank] & (rng.random(n) < self.satisfaction)
+            going = going & ~satisfied & (rng.random(n) < self.continuation)
+        return looked, clicked
+
+
 EMPTY = -1
 """Marks the end of a list that is shorter than the longest."""
 
-DAY_MS = 86_400_000
 START_MS = 1_767_225_600_000
 """2026-01-01 00:00 UTC, the start of simulated logs."""
 
@@ -189,6 +234,58 @@ def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_other
     Source: Joachims, Swaminathan, Schnabel 2017, section 6, where they are 1 and 0.1.
     """
     return np.where(np.asarray(relevant, dtype=bool), of_relevant, of_others)
+
+
+def tables_of(
+    log: SimulatedLog, queries: Sequence[str], documents: Sequence[str], *, impressions: bool = True
+) -> dict[str, dict[str, list[Any]]]:
+    """Return the log as the tables of `reranker.clicks.schema`, table -> column -> values.
+
+    Hits stand in ``hits``; events are the clicks and, unless ``impressions`` is False, one ``impression`` a shown
+    document (ordinal = rank).
+    """
+    rows, ranks = np.nonzero(log.shown != EMPTY)
+    names = [documents[one] for one in log.shown[rows, ranks].tolist()]
+    ids = [f"q{row}" for row in range(len(log))]
+    of_hit = [ids[row] for row in rows.tolist()]
+    users = [f"u{one}" for one in log.user.tolist()]
+    texts = [queries[one] for one in log.query.tolist()]
+    there: dict[str, list[Any]] = {
+        "query_id": ids,
+        "query": texts,
+        "session": [f"s{one}" for one in users],
+        "user": users,
+        "time": log.time.tolist(),
+        "randomised": log.randomised.tolist(),
+    }
+    clicks = np.flatnonzero(log.clicked[rows, ranks])
+    seen = np.arange(len(rows)) if impressions else np.arange(0)
+    chosen = np.concatenate([seen, clicks])
+    owner, ordinal = rows[chosen], ranks[chosen] + 1
+    is_click = np.arange(len(chosen)) >= len(seen)
+    who = [users[row] for row in owner.tolist()]
+    events: dict[str, list[Any]] = {
+        "query_id": [ids[row] for row in owner.tolist()],
+        "action": [CLICK if one else IMPRESSION for one in is_click.tolist()],
+        "document": [names[one] for one in chosen.tolist()],
+        "ordinal": ordinal.tolist(),
+        "time": (log.time[owner] + np.where(is_click, 1000 * ordinal, 0)).tolist(),
+        "session": [f"s{one}" for one in who],
+        "user": who,
+        "query": [texts[row] for row in owner.tolist()],
+    }
+    hits: dict[str, list[Any]] = {"query_id": of_hit, "position": (ranks + 1).tolist(), "document": names}
+    return {
+        "queries": _filled("queries", there, len(log)),
+        "hits": _filled("hits", hits, len(rows)),
+        "events": _filled("events", events, len(chosen)),
+    }
+
+
+def _filled(table: str, columns: dict[str, list[Any]], n: int) -> dict[str, list[Any]]:
+    """Return all columns of a table in order, those not given being empty."""
+    empty = {"string": "", "bool": False}
+    return {name: columns.get(name, [empty.get(kind)] * n) for name, kind in TABLES[table].items()}
 
 
 def _check(shown: Int64, attraction: Float64) -> None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of, simulate
 from reranker.clicks.propensities import count_clicks
 from reranker.clicks.schema import TABLES
+from reranker.clicks.simulator import (
+    EMPTY,
+    Cascade,
+    DynamicBayesian,
+    LogPlan,
+    PositionBased,
+    attraction_of,
+    simulate,
+    tables_of,
+)
 from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
-from tests.click_readers import Cascade, DynamicBayesian, counts_of, tables_of
+from tests.click_readers import counts_of
 from tests.seeds import seeded_rng
 
 N = 40_000
