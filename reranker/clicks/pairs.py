@@ -25,11 +25,8 @@ from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
-import numpy as np
-
-from reranker.arrays import AnyArray, Int64
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError
@@ -37,6 +34,9 @@ from reranker.files import replacing
 from reranker.records import Pair
 from reranker.spark import spark_session
 from reranker.text.query_keys import query_key_sql
+
+if TYPE_CHECKING:
+    from reranker.arrays import AnyArray, Int64
 
 UNIT = 1_000_000
 """Weights are integers in millionths, so that sums do not depend on the order of addition."""
@@ -825,6 +825,9 @@ class ImpressionTable(contextlib.AbstractContextManager["ImpressionTable"]):
 
     def click_times(self) -> tuple[Int64, int]:
         """Return the times of the lists with a click, ascending (n,) int64, and the number of those without a time."""
+        # Late, because `ssi clicks --help` reads the strategies of this module.
+        import numpy as np
+
         times = self._query("click_times")["time"]
         dated = np.ma.compressed(np.ma.asarray(times)).astype(np.int64)
         return dated, len(times) - len(dated)
