@@ -9,7 +9,7 @@ A document is clicked if it is examined and attracts: P(click | examined) is its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.log import DAY_MS
 from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
+from reranker.config import SIMULATED_USERS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 
@@ -160,6 +161,12 @@ class SimulatedLog:
         truth: Float64 = share / share[0]
         return truth
 
+    @property
+    def click_rates(self) -> Float64:
+        """Share of the documents at each rank that were clicked, (k,)."""
+        rates: Float64 = self.clicked.sum(axis=0) / np.maximum((self.shown != EMPTY).sum(axis=0), 1)
+        return rates
+
     def impressions(self, queries: Sequence[str], documents: Sequence[str]) -> Iterator[Impression]:
         """Yield the log as `Impression` in its order; ``queries`` are texts and ``documents`` ids, by number."""
         for row in range(len(self)):
@@ -234,6 +241,101 @@ def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_other
     Source: Joachims, Swaminathan, Schnabel 2017, section 6, where they are 1 and 0.1.
     """
     return np.where(np.asarray(relevant, dtype=bool), of_relevant, of_others)
+
+
+def users_of(name: str, n_ranks: int) -> ClickModel:
+    """Return the users of a name: ``position-based`` (examine rank k with probability k**-0.8), ``cascade`` or ``dbn``.
+
+    Raises `ConfigError` for another name.
+    """
+    kinds: dict[str, ClickModel] = {
+        "position-based": PositionBased.power(n_ranks, STEEPNESS),
+        "cascade": Cascade(),
+        "dbn": DynamicBayesian(),
+    }
+    if name not in kinds:
+        raise ConfigError(f"the users are {name!r}: they must be one of {', '.join(SIMULATED_USERS)}", value=name)
+    return kinds[name]
+
+
+STEEPNESS = 0.8
+"""Exponent of the examination of position-based users."""
+POPULARITY = 0.8
+"""Query number i (from 0) is asked in proportion to (i + 1)**-0.8."""
+LEAST_ATTRACTION, MOST_ATTRACTION = 0.05, 0.8
+"""Attraction of documents without a grade above 0, and of those with the highest grade."""
+APPEAL = (0.8, 2.5)
+"""Parameters of the beta distribution from which appeals are drawn."""
+DISCOUNTED = 10
+"""Number of ranks that count for `true_ndcg`."""
+
+
+@dataclass(frozen=True)
+class ResultPages:
+    """The result list of each query, in the order in which a site shows it."""
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    """Ids of the documents, by number."""
+    rankings: Int64
+    """Numbers of the documents by rank, (n_queries, k) int64; -1 after the end of a shorter list."""
+
+    @classmethod
+    def of(cls, lists: Mapping[str, Sequence[str]]) -> ResultPages:
+        """Return the lists of query text -> document ids, best first."""
+        numbers: dict[str, int] = {}
+        rankings = np.full((len(lists), max(map(len, lists.values()), default=0)), EMPTY, dtype=np.int64)
+        for row, shown in enumerate(lists.values()):
+            rankings[row, : len(shown)] = [numbers.setdefault(one, len(numbers)) for one in shown]
+        return cls(tuple(lists), tuple(numbers), rankings)
+
+    def attraction_of_grades(self, grades: Mapping[str, Mapping[str, float]]) -> Float64:
+        """Return the attraction by judgments (query text -> document id -> grade), (n_queries, k).
+
+        It is 0.05 without a grade above 0, 0.8 with the highest grade of all, and linear in the grade between them.
+
+        Raises `InputError` if no shown document has a grade above 0.
+        """
+        found = np.zeros(self.rankings.shape)
+        for row, query in enumerate(self.queries):
+            judged = grades.get(query, {})
+            for rank, document in enumerate(self.list_of(row)):
+                found[row, rank] = max(judged.get(document, 0.0), 0.0)
+        highest = max((grade for of_query in grades.values() for grade in of_query.values()), default=0.0)
+        if not found.any():
+            raise InputError(
+                "no judgment with a grade above 0 is of a shown document, so all documents would attract equally: "
+                "give judgments of documents that these queries find, or none"
+            )
+        return LEAST_ATTRACTION + (MOST_ATTRACTION - LEAST_ATTRACTION) * found / highest
+
+    def drawn_attraction(self, rng: np.random.Generator) -> Float64:
+        """Return an appeal for each document of each list, (n_queries, k), drawn from Beta(0.8, 2.5)."""
+        return rng.beta(*APPEAL, size=self.rankings.shape)
+
+    def list_of(self, row: int) -> list[str]:
+        """Return the ids of the list of a query, best first."""
+        return [self.documents[one] for one in self.rankings[row].tolist() if one != EMPTY]
+
+    def true_ndcg(self, attraction: Float64, asked: npt.ArrayLike) -> float:
+        """Return the mean nDCG@10 of the lists, where the gain of a document is its attraction.
+
+        The best order is that of the shown documents. Each query counts as often as it was asked, ``asked``
+        (n_queries,); queries without documents do not count.
+        """
+        gains = np.where(self.rankings == EMPTY, 0.0, attraction)
+        best = -np.sort(-gains, axis=1)[:, :DISCOUNTED]
+        gains = gains[:, :DISCOUNTED]
+        discount = 1.0 / np.log2(np.arange(2, gains.shape[1] + 2))
+        weights = np.where(best.any(axis=1), np.asarray(asked, dtype=np.float64), 0.0)
+        values = (gains @ discount) / np.where(weights > 0, best @ discount, 1.0)
+        return float(values @ weights / weights.sum())
+
+    def judgements(self, attraction: Float64) -> Iterator[tuple[int, str, float]]:
+        """Yield (number of the query, document id, attraction rounded to two digits) of each shown document."""
+        for row in range(len(self.queries)):
+            for document, grade in zip(self.list_of(row), attraction[row].tolist(), strict=False):
+                yield row, document, round(grade, 2)
 
 
 def tables_of(

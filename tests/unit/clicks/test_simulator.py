@@ -13,10 +13,13 @@ from reranker.clicks.simulator import (
     DynamicBayesian,
     LogPlan,
     PositionBased,
+    ResultPages,
     attraction_of,
     simulate,
     tables_of,
+    users_of,
 )
+from reranker.config import SIMULATED_USERS
 from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
 from tests.click_readers import counts_of
 from tests.seeds import seeded_rng
@@ -141,3 +144,53 @@ def test_impossible_settings_are_refused() -> None:
             make()
     with pytest.raises(ShapeMismatch, match="3 documents"):
         simulate([[0, 1, 2]], [[0.1] * 3], PositionBased((1.0, 0.5)), LogPlan(5), seeded_rng())
+
+
+def lists_of(**shown: str) -> ResultPages:
+    return ResultPages.of({query: list(documents) for query, documents in shown.items()})
+
+
+def test_the_users_of_the_command_have_a_name_each() -> None:
+    for name, kind in zip(SIMULATED_USERS, (PositionBased, Cascade, DynamicBayesian), strict=True):
+        assert isinstance(users_of(name, 4), kind)
+    with pytest.raises(ConfigError, match="'bots': they must be one of position-based, cascade, dbn"):
+        users_of("bots", 4)
+
+
+def test_lists_are_numbered_and_shorter_ones_end() -> None:
+    lists = lists_of(red="abc", none="", blue="ca")
+    assert lists.rankings.tolist() == [[0, 1, 2], [EMPTY] * 3, [2, 0, EMPTY]]
+    assert [lists.list_of(row) for row in range(3)] == [["a", "b", "c"], [], ["c", "a"]]
+
+
+def test_judged_grades_decide_what_attracts() -> None:
+    lists = lists_of(red="abc", blue="ca")
+    attraction = lists.attraction_of_grades({"red": {"a": 4.0, "b": 1.0, "c": -1.0}, "blue": {"unseen": 2.0}})
+    np.testing.assert_allclose(attraction, [[0.8, 0.05 + 0.75 / 4, 0.05], [0.05, 0.05, 0.05]])
+    assert list(lists.judgements(attraction)) == [
+        (0, "a", 0.8),
+        (0, "b", 0.24),
+        (0, "c", 0.05),
+        (1, "c", 0.05),
+        (1, "a", 0.05),
+    ]
+
+
+@pytest.mark.parametrize("grades", [{}, {"red": {"a": 0.0}}, {"red": {"unseen": 3.0}}, {"green": {"a": 1.0}}])
+def test_judgments_of_no_shown_document_are_refused(grades: dict[str, dict[str, float]]) -> None:
+    with pytest.raises(InputError, match="give judgments of documents that these queries find"):
+        lists_of(red="abc").attraction_of_grades(grades)
+
+
+def test_drawn_appeals_have_the_mean_of_their_distribution() -> None:
+    appeal = lists_of(**{f"q{number}": "abcdefghij" for number in range(2_000)}).drawn_attraction(seeded_rng())
+    assert appeal.shape == (2_000, 10) and (appeal >= 0).all() and (appeal <= 1).all()
+    assert appeal.mean() == pytest.approx(0.8 / 3.3, abs=0.01)
+
+
+def test_the_true_ndcg_counts_each_query_as_often_as_it_was_asked() -> None:
+    lists = lists_of(good="ab", bad="ab", none="")
+    attraction = np.array([[0.8, 0.2], [0.2, 0.8], [0.5, 0.5]])
+    bad = (0.2 + 0.8 / np.log2(3)) / (0.8 + 0.2 / np.log2(3))
+    assert lists.true_ndcg(attraction, [1, 0, 9]) == pytest.approx(1.0)
+    assert lists.true_ndcg(attraction, [3, 1, 9]) == pytest.approx((3 + bad) / 4)
