@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,8 @@ from reranker.cli.pair_options import (
 )
 from reranker.clicks.exports import EXPORTS
 from reranker.clicks.pairs import PairConfig
-from reranker.errors import ConfigError, GateRefused, UnknownPerson
+from reranker.config import SIMULATED_IMPRESSIONS, SIMULATED_USERS
+from reranker.errors import ConfigError, GateRefused, InputError, UnknownPerson
 
 if TYPE_CHECKING:
     from reranker.clicks.doctor import FailedQuery
@@ -506,3 +508,246 @@ def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, optio
             return exports.write_tsv(table.pairs(), target)
         judgements = exports.judgements_of_pairs(table.pairs())
         return exports.write_judgements(judgements, target, form, max_grade=options["max_grade"], queries=queries)
+
+
+N_SHOWN = 10
+"""Number of documents of a simulated result page."""
+
+
+@clicks.command(
+    "simulate",
+    short_help="Simulate the clicks of a week, to see what they would teach before you log any.",
+    epilog="""\b
+Examples:
+  ssi clicks simulate --engine opensearch:http://localhost:9200 --index shop --body body.json \\
+      --query-file queries.tsv --log simulated/
+  ssi clicks simulate --engine tantivy:./index --index docs --model model/ --query-file queries.tsv \\
+      --qrels judgments.tsv --impressions 20000 --truth truth.tsv --log simulated/
+""",
+)
+@common.engine_options
+@common.model_option(required=False)
+@common.body_option
+@click.option(
+    "--query-file",
+    required=True,
+    type=PATH,
+    metavar="FILE",
+    help="Queries that people ask: query id TAB text, the most frequent first.",
+)
+@click.option(
+    "--qrels",
+    type=PATH,
+    metavar="FILE",
+    help="Judgments: query id TAB document id TAB grade. Somebody who looks at a document clicks it with probability "
+    ".8 if it has the highest grade, .05 if it has no grade above 0, and in proportion between them.  [default: each "
+    "document has a random appeal, drawn from Beta(.8, 2.5), that no text tells]",
+)
+@click.option(
+    "--impressions",
+    type=click.IntRange(1, 1_000_000),
+    default=SIMULATED_IMPRESSIONS,
+    help="Number of result pages that people see.",
+)
+@click.option("--days", type=click.IntRange(1), default=7, help="Length of the log.")
+@click.option("--people", type=click.IntRange(1), help="Number of people.  [default: a quarter of --impressions]")
+@click.option(
+    "--users",
+    type=click.Choice(SIMULATED_USERS),
+    default=SIMULATED_USERS[0],
+    help="How people read a page. `position-based`: they look at rank k with probability k^-0.8; `cascade`: down to "
+    "their first click; `dbn`: down until a click satisfies them, or they give up.",
+)
+@click.option(
+    "--shuffled", type=click.FloatRange(0, 1), default=0.1, help="Share of the pages that are shown in random order."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all random choices: equal seeds, equal rows.")
+@click.option(
+    "--log", "log_folder", required=True, type=PATH, metavar="DIR", help="Folder of the click log, which is created."
+)
+@click.option(
+    "--truth",
+    type=FILE,
+    metavar="FILE",
+    help="Write the attraction of each shown document as a judgment: query id TAB document id TAB probability.",
+)
+@common.json_option
+def simulate_clicks(as_json: bool, **options: Any) -> None:
+    """Simulate the clicks of a week on your own queries and index, to see what they would teach before you log any.
+
+    Each query is searched once. People are shown its first 10 documents in the order of --model, or of the engine if no
+    model is given. Without --body, the text fields of the model are searched, or `title` and `text`. A query is asked
+    the more often, the earlier it stands in --query-file. The times of the log begin on 2026-01-01.
+
+    nDCG@10 says how good the shown order is by the true attraction, each query as often as it was asked. Use the log
+    only for trials: never add real clicks to it, and never promote a model that was trained on it.
+    """
+    import numpy as np
+
+    from reranker.clicks.log import DAY_MS, ClickLog
+    from reranker.clicks.simulator import (
+        POPULARITY,
+        START_MS,
+        LogPlan,
+        ResultPages,
+        simulate,
+        tables_of,
+        users_of,
+    )
+    from reranker.files import write_file
+    from reranker.formats import RejectLog
+
+    _refuse_rows(options["log_folder"])
+    engine = common.open_engine_of(options["engine_spec"], retry=True)
+    with RejectLog() as rejects:
+        ids = _queries_to_ask(options["query_file"], rejects)
+        grades = _grades_of(options["qrels"], ids, rejects)
+        lists = ResultPages.of(_shown_lists(engine, list(ids), options))
+    seed, n, days = options["seed"], options["impressions"], options["days"]
+    if grades is None:
+        attraction = lists.drawn_attraction(np.random.default_rng([seed, 0]))
+    else:
+        attraction = lists.attraction_of_grades(grades)
+    plan = LogPlan(n, options["people"] or max(n // 4, 1), POPULARITY, options["shuffled"], days)
+    users = users_of(options["users"], lists.rankings.shape[1])
+    simulated = simulate(lists.rankings, attraction, users, plan, np.random.default_rng([seed, 1]))
+    log = ClickLog(options["log_folder"], create=True)
+    # The day of the import is stored, too: with a fixed one, equal seeds give equal bytes.
+    log.add([tables_of(simulated, lists.queries, lists.documents)], "simulated", now_ms=START_MS + (days + 1) * DAY_MS)
+    if options["truth"] is not None:
+        names = list(ids.values())
+        judged = lists.judgements(attraction)
+        lines = [f"{names[query]}\t{document}\t{grade:g}\n" for query, document, grade in judged]
+        write_file(options["truth"], "".join(lines).encode("utf-8"))
+    asked = np.bincount(simulated.query, minlength=len(ids))
+    without = int((lists.rankings[:, 0] < 0).sum())
+    result = {
+        "log": str(options["log_folder"]),
+        "impressions": n,
+        "shuffled": int(simulated.randomised.sum()),
+        "clicks": int(simulated.clicked.sum()),
+        "people": len(np.unique(simulated.user)),
+        "days": days,
+        "queries": {"given": len(ids), "asked": int((asked > 0).sum()), "without_documents": without},
+        "click_rate_by_rank": [round(rate, 4) for rate in simulated.click_rates.tolist()],
+        "nDCG@10": round(lists.true_ndcg(attraction, asked), 4),
+        "truth": None if options["truth"] is None else str(options["truth"]),
+        "commands": _commands_after(options),
+    }
+    if as_json:
+        common.print_json(result)
+    else:
+        _show_simulated(result)
+    common.end_with_accounts(rejects.account())
+
+
+def _refuse_rows(folder: Path) -> None:
+    """Raise `GateRefused` if a folder is a click log with rows."""
+    from reranker.clicks.log import MANIFEST, ClickLog
+
+    rows = ClickLog(folder).counts() if (folder / MANIFEST).exists() else {}
+    if any(rows.values()):
+        raise GateRefused(
+            f"the click log {str(folder)!r} holds {_counted(rows)}: simulated clicks must not be mixed with others; "
+            "give a new folder with --log"
+        )
+
+
+def _queries_to_ask(path: Path, rejects: RejectLog) -> dict[str, str]:
+    """Return query text, as a click log keeps it -> query id. Of equal texts, the first one counts."""
+    from reranker.clicks.privacy import redact
+    from reranker.tables import at_least_one, read_queries
+
+    ids: dict[str, str] = {}
+    for query in at_least_one("queries", path, rejects, lambda: list(read_queries(path, rejects=rejects))):
+        if text := redact(query.text):
+            ids.setdefault(text, query.id)
+    if not ids:
+        raise InputError(f"{str(path)!r} holds no query: write at least one line, query id TAB text", path=str(path))
+    return ids
+
+
+def _grades_of(path: Path | None, ids: Mapping[str, str], rejects: RejectLog) -> dict[str, dict[str, float]] | None:
+    """Return query text -> document id -> grade; None without a file of judgments."""
+    from reranker.tables import at_least_one, read_judgements
+
+    if path is None:
+        return None
+    judged = at_least_one("judgments", path, rejects, lambda: read_judgements(path, rejects))
+    grades = {text: judged[id_] for text, id_ in ids.items() if id_ in judged}
+    if not grades:
+        raise InputError(
+            f"no judgment of {str(path)!r} is of a query of --query-file: give the file of queries that were judged",
+            path=str(path),
+        )
+    return grades
+
+
+def _shown_lists(engine: Engine, queries: Sequence[str], options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return query -> ids of the first `N_SHOWN` documents, in the order of the model, or of the engine without one.
+
+    Raises `InputError` if the index does not exist, or no query finds a document.
+    """
+    from indexer.versions import existing_indexes
+    from reranker.models.model_folder import load_model
+    from reranker.rerank import Reranker, RerankSettings, default_template
+    from reranker.rerank.search import open_reranker, read_body
+    from reranker.text.view import TextView
+
+    index, model_path = options["index"], options["model_path"]
+    existing_indexes(engine, index)
+    body = read_body(options["body_path"]) if options["body_path"] else None
+    settings = RerankSettings(deadline_ms=None)
+    if model_path is None:
+        reranker, view = Reranker(engine, index, None, settings=settings), TextView()
+    else:
+        model = load_model(model_path, engine)
+        reranker = open_reranker(engine, index, model, model_path, settings=settings, body=body)
+        view = model.encoder.view
+    shown = {**(body or default_template(view)), "_source": False}
+    with common.progress("searching", total=len(queries), unit="queries") as update:
+        pages = []
+        for number, query in enumerate(queries):
+            pages.append(reranker.search(query, shown, size=N_SHOWN, from_=0))
+            update(number + 1, len(queries))
+    lists = {page.query: list(dict.fromkeys(hit.id for hit in page.hits)) for page in pages}
+    if not any(lists.values()):
+        fields = ", ".join(spec.path for spec in view.fields)
+        searched = f"the body {str(options['body_path'])!r}" if body else f"a search in the fields {fields}"
+        raise InputError(
+            f"none of the {len(queries):,} queries finds a document of index {index!r} by {searched}: give a body that "
+            "searches its fields with --body, or queries with words of its documents",
+            index=index,
+        )
+    if model_path is not None and not any(page.reranked for page in pages):
+        common.warn(f"no list is reranked, so that the order is the engine's own: {pages[0].reason}")
+    return lists
+
+
+def _commands_after(options: Mapping[str, Any]) -> list[str]:
+    """Return the commands that show what the simulated clicks teach."""
+    folder = str(options["log_folder"])
+    retrain = ["ssi", "retrain", "--engine", options["engine_spec"], "--index", options["index"], "--clicks", folder]
+    for option, path in (("--warm-start", options["model_path"]), ("--body", options["body_path"])):
+        retrain += [] if path is None else [option, str(path)]
+    return [shlex.join(["ssi", "clicks", "doctor", folder]), shlex.join([*retrain, "--dry-run"])]
+
+
+def _show_simulated(result: Mapping[str, Any]) -> None:
+    console, queries = common.out(), result["queries"]
+    found_nothing = f", {queries['without_documents']:,} of which find nothing" if queries["without_documents"] else ""
+    lines = [
+        f"{result['impressions']:,} impressions with {result['clicks']:,} clicks of {result['people']:,} people in "
+        f"{result['days']:,} days, written to {result['log']}",
+        f"{queries['asked']:,} of {queries['given']:,} queries were asked{found_nothing}; {result['shuffled']:,} pages "
+        "are in random order",
+        f"click rate by rank: {', '.join(f'{rate:.3f}' for rate in result['click_rate_by_rank'])}",
+        f"nDCG@10 of the shown order by the true attraction: {result['nDCG@10']:.4f}",
+    ]
+    if result["truth"] is not None:
+        lines.append(f"true attractions written to {result['truth']}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print("\nNext, type:", style="bold")
+    for command in result["commands"]:
+        click.echo(f"  {command}")

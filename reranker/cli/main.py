@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "scripts": "Rerank inside the engine: stored scripts, search pipelines, inference endpoints.",
     },
     "Clicks": {
-        "clicks": "Store click logs without personal data, check them, turn them into preference pairs.",
+        "clicks": "Store click logs without personal data, check or simulate them, turn them into preference pairs.",
         "retrain": "Train a new model on clicks; it goes live only if it is better.",
         "interleave": "Compare two model versions by clicks on interleaved result lists.",
     },
