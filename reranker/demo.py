@@ -26,6 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from reranker.clicks.log import ClickLog
+from reranker.clicks.simulator import POPULARITY, LogPlan, ResultPages, simulate, tables_of, users_of
+from reranker.config import SIMULATED_USERS
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import GateRefused, InputError
 from reranker.evaluation import IdPair, PairedTest, evaluate_run, paired_test, standard_error
@@ -33,6 +36,7 @@ from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
+from reranker.releases import read_control
 from reranker.rerank import Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, pages_of, rank_topics, run_of, sample
 from reranker.rerank.search import open_reranker
@@ -304,11 +308,12 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 class DemoFiles:
-    """Paths of a demonstration: documents (JSON lines), links, folders of the model and of the embedded index."""
+    """Paths of a demonstration: documents (JSON lines), links, folders of the model, the index and the click log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.documents, self.model, self.index = folder / "docs.jsonl", folder / "model", folder / "index"
+        self.clicks = folder / "clicks"
 
     def links(self, part: str) -> Path:
         """Return the path of the links of a part of the split: source TAB target."""
@@ -396,6 +401,9 @@ Each has the packages that the tour, or their own documentation, names for the t
 MAX_QUERY_WORDS = 12
 N_SHOWN = 3
 N_PAIRS = 4
+N_ASKED, N_CHANGES = 100, 3
+"""Number of questions that simulated people ask, and of those that are shown as changed."""
+WEEK = LogPlan(3_000, users=750, popularity=POPULARITY, randomised=0.1, days=7)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 Indexing = Callable[[Engine, str, DemoFiles, RankingModel, Progress], None]
@@ -490,6 +498,52 @@ class Example:
     """Pairs of words with the largest contributions to the score of ``found``."""
 
 
+@dataclass(frozen=True)
+class RelearnedOrders:
+    """Result of a retraining on a week of clicks."""
+
+    outcome: str
+    reason: str
+    before: Mapping[str, Sequence[str]]
+    """Query → shown documents, best first, as the live model ranks them."""
+    after: Mapping[str, Sequence[str]]
+    """The same by the new model."""
+
+
+Relearning = Callable[[Engine, DemoFiles, ClickLog, Mapping[str, Sequence[str]]], RelearnedOrders]
+"""Function that retrains the model on a click log without a change of the index, and ranks the shown lists again."""
+
+
+@dataclass(frozen=True)
+class ChangedAnswer:
+    """A question whose first answer the clicks have changed."""
+
+    query: str
+    before: str
+    """Title of the first document before."""
+    after: str
+    """Title of the first document after the retraining."""
+
+
+@dataclass(frozen=True)
+class WeekOfClicks:
+    """Result of a simulated week of clicks on held-out questions."""
+
+    questions: int
+    impressions: int
+    clicks: int
+    people: int
+    outcome: str
+    """``would promote`` or ``refused``."""
+    reason: str
+    before: float
+    """nDCG@10 by the true attraction of the questions that were asked more than once, in the live order."""
+    after: float
+    """The same in the order of the new model."""
+    changed: tuple[ChangedAnswer, ...]
+    """The questions with another first answer whose nDCG@10 changed most."""
+
+
 class Demo:
     """A run of the demonstration, step by step. The folder keeps documents, links and the model.
 
@@ -523,6 +577,8 @@ class Demo:
     """The answers to the questions of `TOUR`; set by `search`."""
     examples: list[Example]
     """Held-out questions that show the largest effects of reranking; set by `search`."""
+    week: WeekOfClicks | None
+    """Result of a week of clicks, set by `click`; None if another model is live, or no question finds what attracts."""
 
     def __init__(
         self, folder: Path, index: Indexing, dim: int, seed: int, engine: str, connection: EngineSettings | None
@@ -576,6 +632,60 @@ class Demo:
             self.tour = toured(self._reranker(engine, 0.0), reranker)
             self.examples = best_examples(self.measured, reranker, N_EXAMPLES)
 
+    def click(self, relearn: Relearning) -> None:
+        """Simulate a week of clicks on held-out questions, and learn from them without a change of the index.
+
+        A document attracts if the document that the question comes from links to it, or is it.
+        """
+        with timed(self.seconds, "click"), closing(open_engine(self.engine_spec, self._connection)) as engine:
+            # An index that holds another demonstration, too, may have its model live.
+            is_live = read_control(engine, INDEX).live == self.model.model_id
+            grades = attracting(self.corpus, self.measured.questions)
+            pages = asked_pages(self._reranker(engine), grades) if is_live else {}
+            self.week = self._week(engine, relearn, pages, grades) if pages else None
+
+    def _week(
+        self,
+        engine: Engine,
+        relearn: Relearning,
+        pages: Mapping[str, Sequence[str]],
+        grades: Mapping[str, Mapping[str, float]],
+    ) -> WeekOfClicks:
+        shown = ResultPages.of(pages)
+        users = users_of(SIMULATED_USERS[0], shown.rankings.shape[1])
+        rng = np.random.default_rng(self._seed)
+        week = simulate(shown.rankings, shown.attraction_of_grades(grades), users, WEEK, rng)
+        log = ClickLog(self.places.clicks, create=True)
+        log.add([tables_of(week, shown.queries, shown.documents)], "simulated")
+        learned = relearn(engine, self.places, log, pages)
+        asked = np.bincount(week.query, minlength=len(pages))
+        orders = [ResultPages.of(order) for order in (learned.before, learned.after)]
+        attractions = [order.attraction_of_grades(grades) for order in orders]
+        each = [order.ndcg_of_each(values) for order, values in zip(orders, attractions, strict=True)]
+        before, after = (
+            order.true_ndcg(values, np.where(asked > 1, asked, 0))
+            for order, values in zip(orders, attractions, strict=True)
+        )
+        changed = [
+            ChangedAnswer(query, *(self._title(order[query][0]) for order in (learned.before, learned.after)))
+            for query in (shown.queries[row] for row in np.argsort(-np.abs(each[1] - each[0]), kind="stable").tolist())
+            if learned.before[query][0] != learned.after[query][0]
+        ]
+        return WeekOfClicks(
+            questions=len(pages),
+            impressions=len(week),
+            clicks=int(week.clicked.sum()),
+            people=len(np.unique(week.user)),
+            outcome=learned.outcome,
+            reason=learned.reason,
+            before=before,
+            after=after,
+            changed=tuple(changed[:N_CHANGES]),
+        )
+
+    def _title(self, document: str) -> str:
+        return str(self.corpus.documents[document].source["title"])
+
     def to_json(self) -> dict[str, Any]:
         """Return the results of all steps as JSON values."""
         return {
@@ -590,12 +700,13 @@ class Demo:
             **self.measured.to_json(),
             "tour": [asdict(answer) for answer in self.tour],
             "examples": [asdict(example) for example in self.examples],
+            "week": None if self.week is None else asdict(self.week),
             "commands": self.commands(),
             "seconds": {step: round(value, 1) for step, value in self.seconds.items()},
         }
 
     def commands(self) -> list[str]:
-        """Return shell commands to try next: a search, and the training as a separate command."""
+        """Return shell commands to try next: a search, the training, and the retraining on the simulated clicks."""
         places, query = self.places, self.examples[0].query if self.examples else FIRST_QUERY
         search = ["ssi", "search", query, "--engine", self.engine_spec, "--index", INDEX, "--model", str(places.model)]
         train = [
@@ -612,7 +723,9 @@ class Demo:
             "--model",
             str(places.folder / "my-model"),
         ]
-        return [shlex.join([*search, "--explain"]), shlex.join(train)]
+        retrain = ["ssi", "retrain", "--engine", self.engine_spec, "--index", INDEX, "--models", str(places.folder)]
+        relearned = [] if self.week is None else [[*retrain, "--clicks", str(places.clicks), "--dry-run"]]
+        return [shlex.join(command) for command in ([*search, "--explain"], train, *relearned)]
 
     def _by_impacts(self, engine: Engine) -> Reranker | None:
         """Return the search by impacts; None if the engine cannot store them."""
@@ -677,6 +790,30 @@ def measure(
         for system, run in rankings.items()
     }
     return MeasuredOrders(questions, rankings, values)
+
+
+def attracting(corpus: DemoCorpus, questions: Mapping[str, Topic]) -> dict[str, dict[str, float]]:
+    """Return question → documents that attract people who ask it, with grade 1: the source and those it links to."""
+    grades: dict[str, dict[str, float]] = {}
+    for source, topic in questions.items():
+        grades.setdefault(topic.query, {})[source] = 1.0
+    for links in corpus.links.values():
+        for source, target in links:
+            if source in questions:
+                grades[questions[source].query][target] = 1.0
+    return grades
+
+
+def asked_pages(reranker: Reranker, grades: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """Return the first ten hits of the first `N_ASKED` questions that find a document which attracts."""
+    pages: dict[str, list[str]] = {}
+    for query, attracts in grades.items():
+        hits = [hit.id for hit in reranker.search(query, size=10).hits]
+        if attracts.keys() & set(hits):
+            pages[query] = hits
+        if len(pages) == N_ASKED:
+            break
+    return pages
 
 
 def toured(bm25: Reranker, reranker: Reranker) -> list[TourAnswer]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,19 @@ from reranker.cli.common import PATH
 from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, default_of
 from reranker.deadline import Deadline
 from reranker.engines import Engine
-from reranker.errors import EngineUnavailable
+from reranker.errors import EngineUnavailable, GateRefused, NothingToLearn
 from reranker.progress import Progress
 from reranker.releases import default_store
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from reranker.demo import Demo, DemoFiles
+    from reranker.clicks.log import ClickLog
+    from reranker.demo import Demo, DemoFiles, RelearnedOrders, WeekOfClicks
     from reranker.evaluation import PairedTest
     from reranker.models.ranking_model import RankingModel
+
+CLICK_EPOCHS = 2
+"""Passes over the preferences of the simulated clicks. More take longer, and the gate decides the same."""
 
 
 @click.command(
@@ -80,8 +85,9 @@ def command(
 
     The documents are the docstrings of the modules, classes and functions of the standard library. The links are
     references in their code and texts. The command trains on most of the links, indexes the documents into the embedded
-    engine, and compares BM25 with the reranked order, and with the engine's own order by impacts, on held-out links. It
-    downloads nothing. All files stay in --dir, so that you can try them.
+    engine, and compares BM25 with the reranked order, and with the engine's own order by impacts, on held-out links.
+    Then it simulates a week of clicks, and shows what `ssi retrain` would learn from them. It downloads nothing. All
+    files stay in --dir, so that you can try them.
     """
     from reranker.demo import Demo
 
@@ -135,19 +141,21 @@ def _run(demo: Demo) -> None:
     def say(text: str) -> None:
         console.print(text, style="bold", markup=False)
 
-    say("1/5 collecting documents and links")
+    say("1/6 collecting documents and links")
     demo.collect()
-    say(f"2/5 split: {', '.join(f'{len(links):,} links to {part}' for part, links in demo.corpus.links.items())}")
-    say(f"3/5 training on {len(demo.corpus.documents):,} documents")
+    say(f"2/6 split: {', '.join(f'{len(links):,} links to {part}' for part, links in demo.corpus.links.items())}")
+    say(f"3/6 training on {len(demo.corpus.documents):,} documents")
     with common.progress("training", unit="steps") as update:
         demo.train(lambda text: console.print(text, style="dim", markup=False), update)
     console.print(demo.trained, markup=False)
-    say(f"4/5 indexing into {demo.engine_spec}")
+    say(f"4/6 indexing into {demo.engine_spec}")
     with common.progress("indexing", unit="bytes") as update:
         demo.index(update)
-    say("5/5 searching: the model's weight from validation links, measures on test links")
+    say("5/6 searching: the model's weight from validation links, measures on test links")
     with common.progress("searching", unit="queries") as update:
         demo.search(update)
+    say("6/6 a week of simulated clicks on held-out questions")
+    demo.click(_relearn)
 
 
 def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, update: Progress) -> None:
@@ -163,6 +171,33 @@ def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, u
     report = build_index(engine, index, places.documents, model, options, progress=update)
     if report.load.bulk.stopped is not None:
         raise report.load.bulk.stopped
+
+
+def _relearn(engine: Engine, places: DemoFiles, log: ClickLog, pages: Mapping[str, Sequence[str]]) -> RelearnedOrders:
+    """Retrain on the clicks without a change of the index. Return the shown lists as both models rank them."""
+    from reranker.demo import INDEX, RelearnedOrders
+    from reranker.models.model_folder import load_model
+    from reranker.releases import read_control
+    from reranker.rerank import default_template
+    from reranker.rerank.calibration import Calibration
+    from reranker.retrain.loop import Retraining
+    from reranker.retrain.served_ranks import ServedModel, ServingScores
+    from reranker.retrain.settings import RetrainSettings
+
+    train = TrainConfig(epochs=CLICK_EPOCHS)
+    settings = RetrainSettings(models=places.folder, dry_run=True, train=train, docs=places.documents)
+    try:
+        result = Retraining(engine, INDEX, log, settings).run()
+    except (GateRefused, NothingToLearn) as error:
+        return RelearnedOrders("refused", str(error), pages, pages)
+    models = [load_model(path, engine) for path in (places.model, result.model_path)]
+    live = read_control(engine, INDEX).live_release
+    calibration = Calibration() if live is None else Calibration.from_release(live.calibration)
+    alpha = calibration.choose(default_template(models[0].encoder.view), settings.window)
+    served = [ServedModel(model, alpha.value, alpha.signals, alpha.by_window) for model in models]
+    lists = ServingScores(engine, INDEX, served).rank_shown(pages)
+    before, after = ({query: ranked.top(number) for query, ranked in lists.items()} for number in (0, 1))
+    return RelearnedOrders(result.outcome, result.reason, before, after)
 
 
 def _show(demo: Demo, run_by: str) -> None:
@@ -210,10 +245,28 @@ def _show(demo: Demo, run_by: str) -> None:
         console.print(f"  reranked: {', '.join(example.after)}", markup=False)
         pairs = ", ".join(f"{pair.query_word} → {pair.document_word} {pair.adds:+.3f}" for pair in example.pairs)
         console.print(f"  because:  {pairs}", markup=False)
+    if demo.week is not None:
+        _show_week(demo.week)
     console.print(f"\n{sum(demo.seconds.values()):.0f} s. Next, type:", style="bold")
     for line in demo.commands():
         # click instead of rich, because a command line for copying must not be wrapped.
         click.echo(f"  {_callable(line, run_by)}")
+
+
+def _show_week(week: WeekOfClicks) -> None:
+    console = common.out()
+    console.print("\nA week of clicks", style="bold")
+    console.print(
+        f"{week.people:,} simulated people see {week.impressions:,} result pages of {week.questions:,} held-out "
+        f"questions. They click {week.clicks:,} times, mostly on the document that a question comes from and on those "
+        "that it links to. This is what `ssi retrain` learns from the clicks:"
+    )
+    console.print(f"{week.outcome}. {week.reason}", markup=False)
+    console.print(f"nDCG@10 of repeated questions, by what attracts: {week.before:.4f} → {week.after:.4f}")
+    for answer in week.changed:
+        console.print(f"\n“{answer.query}”", style="bold", markup=False)
+        console.print(f"  first before: {answer.before}", markup=False)
+        console.print(f"  first after:  {answer.after}", markup=False)
 
 
 def _difference(test: PairedTest) -> str:

@@ -267,7 +267,7 @@ LEAST_ATTRACTION, MOST_ATTRACTION = 0.05, 0.8
 APPEAL = (0.8, 2.5)
 """Parameters of the beta distribution from which appeals are drawn."""
 DISCOUNTED = 10
-"""Number of ranks that count for `true_ndcg`."""
+"""Number of ranks that count for `ResultPages.true_ndcg`."""
 
 
 @dataclass(frozen=True)
@@ -317,19 +317,23 @@ class ResultPages:
         """Return the ids of the list of a query, best first."""
         return [self.documents[one] for one in self.rankings[row].tolist() if one != EMPTY]
 
-    def true_ndcg(self, attraction: Float64, asked: npt.ArrayLike) -> float:
-        """Return the mean nDCG@10 of the lists, where the gain of a document is its attraction.
+    def ndcg_of_each(self, attraction: Float64) -> Float64:
+        """Return nDCG@10 of each list, (n_queries,), where the gain of a document is its attraction.
 
-        The best order is that of the shown documents. Each query counts as often as it was asked, ``asked``
-        (n_queries,); queries without documents do not count.
+        The best order is that of the shown documents. A list without documents has NaN.
         """
         gains = np.where(self.rankings == EMPTY, 0.0, attraction)
         best = -np.sort(-gains, axis=1)[:, :DISCOUNTED]
-        gains = gains[:, :DISCOUNTED]
-        discount = 1.0 / np.log2(np.arange(2, gains.shape[1] + 2))
-        weights = np.where(best.any(axis=1), np.asarray(asked, dtype=np.float64), 0.0)
-        values = (gains @ discount) / np.where(weights > 0, best @ discount, 1.0)
-        return float(values @ weights / weights.sum())
+        discount = 1.0 / np.log2(np.arange(2, best.shape[1] + 2))
+        highest = best @ discount
+        values: Float64 = gains[:, :DISCOUNTED] @ discount / np.where(highest > 0, highest, np.nan)
+        return values
+
+    def true_ndcg(self, attraction: Float64, asked: npt.ArrayLike) -> float:
+        """Return the mean of `ndcg_of_each`, where a query counts as often as it was asked, ``asked`` (n_queries,)."""
+        values = self.ndcg_of_each(attraction)
+        weights = np.where(np.isnan(values), 0.0, np.asarray(asked, dtype=np.float64))
+        return float(np.nan_to_num(values) @ weights / weights.sum())
 
     def judgements(self, attraction: Float64) -> Iterator[tuple[int, str, float]]:
         """Yield (number of the query, document id, attraction rounded to two digits) of each shown document."""

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from reranker import demo
-from reranker.cli.demo import _callable, _show
+from reranker.cli.demo import _callable, _show, _show_week
 from reranker.cli.main import main
+from reranker.clicks.log import ClickLog
 from reranker.demo import (
     MARK,
     MAX_LINKS_TO_ONE,
@@ -26,8 +27,10 @@ from reranker.demo import (
 )
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
+from reranker.records import Document
 from reranker.rerank.calibrate import Topic
 from tests.seeds import seeded_rng
+from tests.unit.small_models import small_model
 
 SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""
 from pencils import Pencil as P
@@ -187,6 +190,7 @@ def test_the_table_has_a_row_for_each_system(with_impacts: bool, capsys: pytest.
         examples=[],
         seconds={},
         commands=list,
+        week=None,
     )
     _show(shown, "")
     printed = capsys.readouterr().out
@@ -198,6 +202,66 @@ def test_the_table_has_a_row_for_each_system(with_impacts: bool, capsys: pytest.
     for name in systems[1:]:
         (line,) = (line for line in lines if line.startswith(f"{name} − BM25"))
         assert line.count("±") == 3 and f"{measured.test('RR', name).difference:+.4f}" in line
+
+
+CORPUS = demo.DemoCorpus(
+    {name: Document(name, {"title": f"title of {name}", "text": ""}) for name in ("a", "b", "c", "d", "e")},
+    {"train": [("a", "b")], "valid": [("c", "a")], "test": [("a", "e"), ("b", "c")]},
+)
+"""Documents of which a and b are asked about."""
+QUESTIONS = {"a": Topic("about a", {"e": 1.0}), "b": Topic("about b", {"c": 1.0})}
+
+
+class Pages:
+    """A search that finds the same documents for a question each time."""
+
+    def search(self, query: str, size: int) -> Any:
+        found = {"about a": "cdbe", "about b": "ad"}[query]
+        return SimpleNamespace(hits=[SimpleNamespace(id=id_) for id_ in found[:size]])
+
+
+def test_a_questions_document_and_those_that_it_links_to_attract(monkeypatch: pytest.MonkeyPatch) -> None:
+    grades = demo.attracting(CORPUS, QUESTIONS)
+    assert grades == {"about a": {"a": 1.0, "b": 1.0, "e": 1.0}, "about b": {"b": 1.0, "c": 1.0}}
+    searched: Any = Pages()
+    assert demo.asked_pages(searched, grades) == {"about a": ["c", "d", "b", "e"]}, "no answer to b attracts"
+    grades["about b"]["d"] = 1.0
+    assert len(demo.asked_pages(searched, grades)) == 2
+    monkeypatch.setattr(demo, "N_ASKED", 1)
+    assert list(demo.asked_pages(searched, grades)) == ["about a"]
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_week_of_clicks_is_measured_by_what_attracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], learns: bool
+) -> None:
+    def relearn(_: Any, places: Any, log: ClickLog, pages: Any) -> demo.RelearnedOrders:
+        assert log.folder == places.clicks and log.counts()["queries"] == demo.WEEK.impressions
+        after = {query: ["b", "e", "c", "d"] for query in pages} if learns else pages
+        return demo.RelearnedOrders("would promote" if learns else "refused", "Because.", pages, after)
+
+    made = demo.Demo(tmp_path / "demo", lambda *_: None, 8, 0, "", None)
+    made.corpus = CORPUS
+    made.measured = demo.MeasuredOrders(QUESTIONS, {}, {})
+    made.model = small_model()
+    live = [made.model.model_id]
+    monkeypatch.setattr(demo, "open_engine", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(demo, "read_control", lambda *_: SimpleNamespace(live=live[0]))
+    monkeypatch.setattr(made, "_reranker", lambda _: Pages())
+    made.click(relearn)
+    week = made.week
+    assert week is not None and week.questions == 1 and week.impressions == demo.WEEK.impressions
+    assert 0 < week.clicks and 0 < week.people <= (demo.WEEK.users or 0)
+    assert week.after == pytest.approx(1.0) if learns else week.after == week.before < 1
+    changed = demo.ChangedAnswer("about a", "title of c", "title of b")
+    assert week.changed == ((changed,) if learns else ())
+    _show_week(week)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{week.outcome}. Because." in printed and f"{week.before:.4f} → {week.after:.4f}" in printed
+    assert ("first before: title of c first after: title of b" in printed) == learns
+    live[0] = "another"
+    made.click(relearn)
+    assert made.week is None
 
 
 def test_commands_to_try_can_be_run_from_outside_a_container() -> None:
@@ -221,6 +285,7 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         )
         assert set(report["systems"]) == {"bm25", "reranked", "impacts"}
         assert report["tests_of_impacts"].keys() == report["tests"].keys()
+        assert report["week"]["outcome"] in ("would promote", "refused") and 0 < report["week"]["before"] <= 1
         assert [answer["query"] for answer in report["tour"]] == [query for query, _ in demo.TOUR]
         assert all(0 < values["AP"]["mean"] <= 1 for values in report["systems"].values())
     search = shlex.split(report["commands"][0])
