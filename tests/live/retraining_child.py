@@ -24,7 +24,7 @@ def main(spec: str, index: str, log: str, models: str) -> None:
     """Retrain once and print how it ended."""
     engine = open_engine(spec, EngineSettings(read_timeout_s=60))
     engine.capabilities()
-    settings = RetrainSettings(Path(models), train=FAST, max_docs_per_s=DOCS_PER_S)
+    settings = RetrainSettings(Path(models), train=FAST, max_docs_per_s=DOCS_PER_S, words_only=True)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
