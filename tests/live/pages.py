@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 WAIT_S = 60.0
 
@@ -29,6 +31,17 @@ const done = arguments[arguments.length - 1];
 axe.run(document, { resultTypes: ["violations"] }).then((found) => done(
   found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)));
 """
+
+
+def complaints(browser: Any) -> list[str]:
+    """Return the errors that the browser has logged, without those of pages of earlier services on other ports.
+
+    A page asks for its icon when it likes, also after its service has ended.
+    """
+    own = urlsplit(browser.current_url).port
+    severe = [str(entry["message"]) for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    ports = [re.findall(r"http://127\.0\.0\.1:(\d+)/", message) for message in severe]
+    return [message for message, found in zip(severe, ports, strict=True) if not found or str(own) in found]
 
 
 def violations(browser: Any) -> list[str]:

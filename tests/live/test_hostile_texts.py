@@ -19,7 +19,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.releases import GateNote, note_gate
 from reranker.service.auth import new_key
 from reranker.training.report import render_training
-from tests.live.pages import check_everywhere, until
+from tests.live.pages import check_everywhere, complaints, until
 from tests.live.service_process import ServiceProcess
 from tests.served import BM25, Served, model_of, random_documents, serve
 from tests.unit.retrain.test_report import findings as retraining
@@ -58,8 +58,7 @@ def check_unharmed(browser: Any, say: str, errors: tuple[str, ...] = ()) -> None
     assert browser.find_elements("css selector", foreign) == [], say
     links = browser.execute_script("return [...document.querySelectorAll('a')].map((one) => one.protocol)")
     assert not [link for link in links if "javascript" in link], say
-    severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert [one for one in severe if not any(known in one for known in errors)] == [], say
+    assert [one for one in complaints(browser) if not any(known in one for known in errors)] == [], say
 
 
 def shown(browser: Any) -> str:

@@ -17,7 +17,7 @@ from reranker.models.model_folder import save_model
 from reranker.releases import GateNote, note_gate, read_control
 from reranker.service.auth import new_key
 from reranker.training.report import render_training
-from tests.live.pages import check_everywhere, until, violations
+from tests.live.pages import check_everywhere, complaints, until, violations
 from tests.live.service_process import ServiceProcess
 from tests.served import BM25, Served, model_of, random_documents, serve
 from tests.services import sibling
@@ -157,8 +157,7 @@ def test_promote_and_roll_back_by_the_page(browser: Any, served: Served, site: t
         "the old",
     )
     assert read_control(served.engine, "docs").live == first == answering()
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert [entry for entry in severe if "401" not in entry["message"]] == []
+    assert [message for message in complaints(browser) if "401" not in message] == []
 
 
 def test_every_part_is_shown_wide_narrow_light_and_dark(

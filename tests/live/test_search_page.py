@@ -17,7 +17,7 @@ from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import IndexMissing
 from reranker.models.model_folder import save_model
-from tests.live.pages import prefer, until, violations
+from tests.live.pages import complaints, prefer, until, violations
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 
@@ -84,8 +84,7 @@ def test_type_see_click_and_find_the_event(browser: Any, engine: Engine, served:
         assert events[0]["query_id"] == shown["rerank"]["query_id"]
         browser.find_element("id", "next").click()
         until(lambda: browser.find_element("css selector", "#model ol").get_attribute("start") == "11", "page two")
-        severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-        assert severe == []
+        assert complaints(browser) == []
     assert _pairs_of(engine, session, tmp_path) == {(QUERY, columns["model"][3])}
 
 
@@ -211,7 +210,7 @@ def test_the_api_describes_itself_without_the_internet(browser: Any, tmp_path: P
         command = shlex.split(section.find_element("css selector", "pre").text.replace("\\\n", " "))
         status, answer = service.ask("POST", "/search", json.loads(command[-1]), timeout=30)[:2]
         assert status == 200 and answer["reranked"] is not None
-        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+        assert complaints(browser) == []
 
 
 def _both(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
