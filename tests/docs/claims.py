@@ -106,6 +106,12 @@ CLAIMS: Final = (
     ),
     Claim(
         "README.md",
+        "14,000 result pages raise their nDCG@10 from {} to {}",
+        "clicks_pay",
+        tuple(Number(("summary", {"case": "14000"}, f"{order}, repeated")) for order in ("live", "served")),
+    ),
+    Claim(
+        "README.md",
         "like n^{} from one to ten million impressions",
         "click_pairs",
         (Number(("impressions", ("1000000", "10000000"), "duckdb", "seconds"), "exponent"),),

@@ -55,7 +55,7 @@ def test_type_see_click_and_find_the_event(browser: Any, engine: Engine, served:
     with ServiceProcess(*options, "--sink", "engine", "--deadline-ms", "20000") as service:
         browser.get(f"http://127.0.0.1:{service.port}/")
         box = browser.find_element("id", "query")
-        assert browser.switch_to.active_element == box  # ready to type in
+        until(lambda: browser.switch_to.active_element == box, "the field, ready to type in")
         until(lambda: len(browser.find_elements("css selector", "#version option")) == 2, "the versions")
         box.send_keys(QUERY + "\n")
         until(lambda: len(browser.find_elements("css selector", "#model li")) == 10, "ten reranked hits")
