@@ -57,7 +57,7 @@ from reranker.retrain.learning import (
     check_log,
     read_history,
 )
-from reranker.retrain.repeated import judged_blocks, repeated_queries
+from reranker.retrain.repeated import judged_blocks, repeated_queries, with_preferences
 from reranker.retrain.report import examples_of, render_retraining
 from reranker.retrain.served_ranks import (
     EarlierClicks,
@@ -364,7 +364,7 @@ class Retraining:
             repeated_queries(rated, lists, number, one, REMEMBERED_BY) for number, one in enumerate(served) if number
         ]
         self.listener.say(found[-1].sentence)
-        remembering = [replace(one, repeated=of.queries) for one, of in zip(models, found, strict=True)]
+        remembering = [with_preferences(one, of.queries, rated) for one, of in zip(models, found, strict=True)]
         candidates = [remembering[0], *(one for one in remembering[1:] if one.repeated is not None)]
         earlier = None
         if len(candidates) > 1 and live is not None and live.model.repeated is None and history.blocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from reranker.clicks.pairs import Rating
 from reranker.clicks.preferred import preferences
 from reranker.clicks.schema import Impression
+from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries, preferences_of
-from reranker.models.training_queries import KEY_DIGITS
+from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.rerank.ranking import final_order
 from reranker.retrain.served_ranks import RankedList, ServedModel
 
@@ -25,6 +27,17 @@ class Remembered(NamedTuple):
     queries: RepeatedQueries | None
     """None: there is nothing to prefer."""
     sentence: str
+
+
+def with_preferences(model: RankingModel, kept: RepeatedQueries | None, texts: Iterable[str]) -> RankingModel:
+    """Return a model with the preferences of users for the queries of some texts.
+
+    These become training queries of the model, if it knows its own: a calibration must leave them out.
+    """
+    known = model.training_queries
+    if kept is not None and known is not None:
+        known = TrainingQueries.of(known.key, texts, (), known)
+    return replace(model, repeated=kept, training_queries=known)
 
 
 class JudgedBlocks(NamedTuple):

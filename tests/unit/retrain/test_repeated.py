@@ -9,7 +9,9 @@ import pytest
 
 from reranker.clicks.pairs import Rating
 from reranker.clicks.schema import Impression, ShownDocument
-from reranker.retrain.repeated import MOST_DOCUMENTS, judged_blocks, repeated_queries
+from reranker.models.repeated import RepeatedQueries
+from reranker.models.training_queries import TrainingQueries
+from reranker.retrain.repeated import MOST_DOCUMENTS, judged_blocks, repeated_queries, with_preferences
 from reranker.retrain.served_ranks import RankedList, ServedModel
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
@@ -46,6 +48,17 @@ def test_preferences_are_in_units_of_the_model_s_part_of_the_score() -> None:
     one = whole.of_query("QUERY 3")
     assert max(one, key=lambda document: one[document]) == "d4" and one["d4"] > 4
     assert {document: value / 2 for document, value in half.of_query("query 3").items()} == pytest.approx(one, rel=1e-5)
+
+
+def test_repeated_queries_are_training_queries_of_a_model_that_knows_its_own() -> None:
+    kept = RepeatedQueries.of("0" * 32, {"red shoe": {"d1": 1.0}})
+    known = TrainingQueries.of("0" * 32, ["earlier"], ["d1"])
+    model = with_preferences(small_model(training_queries=known), kept, ["Red shoe"])
+    assert model.repeated is kept and model.training_queries is not None
+    assert model.training_queries.have_texts(["red  shoe", "earlier", "another"]).tolist() == [True, True, False]
+    assert model.training_queries.have_documents(["d1"]).all()
+    assert with_preferences(MODEL, kept, ["red shoe"]).training_queries is None
+    assert with_preferences(small_model(training_queries=known), None, ["red shoe"]).training_queries is known
 
 
 def test_nothing_is_preferred_for_a_single_person_or_without_a_weight() -> None:
