@@ -59,6 +59,8 @@ from reranker.training.training_set import mix
 PRIOR_EXAMINATIONS = 2.0
 N_BLOCKS = 4
 """Number of periods, with equal numbers of clicked lists, into which the log before the cutoff is divided."""
+MOST_QUERIES = 20_000
+"""Largest number of repeated queries for which a model keeps what users preferred."""
 REMEMBERED_BY = 2
 """Minimum number of people who must have clicked a document for a query before a model remembers it by the query's
 words. So no single person leaves words in a model, and one click, which may be a mistake, counts less than a
@@ -187,7 +189,8 @@ class History:
     remembered: set[tuple[str, str]] = field(default_factory=set)
     """Pairs (query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     repeated: dict[str, list[Rating]] = field(default_factory=dict)
-    """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff."""
+    """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff; at
+    most `MOST_QUERIES`."""
     blocks: list[EarlierPeriod] = field(default_factory=list)
     """Periods before the cutoff, on which preferences that were learned before each can be judged."""
     newest: list[Impression] = field(default_factory=list)
@@ -227,6 +230,7 @@ def _read_history(log: LogFiles, table: ImpressionTable, settings: RetrainSettin
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
     learned = {pair.query for pair in history.pairs}
     history.grades = grades_of(_remembering(table.ratings(history.config, cutoff), history), learned)
+    history.repeated = most_asked(history.repeated)
     if not settings.words_only:
         history.blocks = list(_blocks(table, times[times < cutoff], history, settings))
     _read_newest(history, table.lists(since=cutoff), len(times) - older, settings)
@@ -243,6 +247,16 @@ def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
         yield from of_query
 
 
+def most_asked(repeated: Mapping[str, list[Rating]]) -> dict[str, list[Rating]]:
+    """Return the `MOST_QUERIES` queries with the most clicks, in their order; of equals the first ones.
+
+    The engine is asked once for each of them.
+    """
+    clicks = {query: sum(rating.clicks for rating in rated) for query, rated in repeated.items()}
+    kept = set(sorted(clicks, key=lambda query: -clicks[query])[:MOST_QUERIES])
+    return {query: rated for query, rated in repeated.items() if query in kept}
+
+
 def _by_query(rated: Iterable[Rating]) -> Iterator[tuple[str, list[Rating]]]:
     for query, group in groupby(rated, key=lambda rating: rating.query):
         yield query, list(group)
@@ -257,7 +271,8 @@ def _blocks(
     for start, end in pairwise([*dict.fromkeys(start for start in starts if start > older[0]), history.cutoff]):
         n = int(((older >= start) & (older < end)).sum())
         rated = _by_query(table.ratings(history.config, start))
-        repeated = {query: of for query, of in rated if any(rating.clicks >= REMEMBERED_BY for rating in of)}
+        known = ((query, of) for query, of in rated if query in history.repeated)
+        repeated = {query: of for query, of in known if any(rating.clicks >= REMEMBERED_BY for rating in of)}
         yield EarlierPeriod(_with_click(table.lists(start, end), n, most, settings.train.seed), repeated)
 
 

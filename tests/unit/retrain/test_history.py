@@ -12,10 +12,12 @@ from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_of
 from reranker.errors import NothingToLearn
-from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, read_history
+from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, most_asked, read_history
 from reranker.retrain.settings import Newest, RetrainSettings
 from reranker.training import Listener, from_judgements
+from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
+from tests.unit.retrain.shop import Shop
 from tests.unit.small_models import small_model
 
 N_QUERIES, DEPTH = 30, 6
@@ -142,3 +144,25 @@ def test_one_click_where_nobody_looks_is_no_certainty() -> None:
     ]
     assert grades_of(rated, {"q"})["q"]["sure"] == 1.0
     assert grades_of(rated, {"q"})["q"]["c"] == 0.0
+
+
+def test_of_many_repeated_queries_those_with_the_most_clicks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 2)
+    clicks = {"a": 3, "b": 9, "c": 3, "d": 1}
+    repeated = {query: [Rating(query, "d1", 9, n, 9.0), Rating(query, "d2", 9, 1, 9.0)] for query, n in clicks.items()}
+    assert list(most_asked(repeated)) == ["a", "b"]
+    assert most_asked({}) == {}
+
+
+def test_earlier_periods_know_only_queries_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(tmp_path, memory_engine()).fill()
+    log = shop.log(tmp_path / "log", impressions=2000)
+    monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 5)
+    history = read_history(log, shop.settings(words_only=False))
+    assert len(history.repeated) == 5
+    assert len(history.blocks) == 3 and any(period.repeated for period in history.blocks)
+    for period in history.blocks:
+        assert period.repeated.keys() <= history.repeated.keys()
+        assert period.lists and all(one.clicked for one in period.lists)
+    ends = [max(one.time or 0 for one in period.lists) for period in history.blocks]
+    assert ends == sorted(ends) and ends[-1] < history.cutoff
