@@ -625,7 +625,9 @@ class Candidates:
                     n_encoded += self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
             deadline.check("documents without a vector were encoded")
         with deadline.stage("score"):
-            scores = vectors.score(query.vectors) + preferences_of(query.preferred, [hit.id for hit in hits])
+            scores = vectors.score(query.vectors)
+            if query.preferred:
+                scores += preferences_of(query.preferred, [hit.id for hit in hits])
         deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
         encoded = frozenset((*missing, *stale))

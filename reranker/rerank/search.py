@@ -691,8 +691,9 @@ class Reranker:
         with request.deadline.stage("encode"):
             sources, ids = [hit.source for hit in changed.values()], [hit.id for hit in changed.values()]
             n_encoded = window.n_encoded + window.vectors.add_texts(model, list(changed), sources, ids)
-            preferences = preferences_of(scored.query.preferred, [hit.id for hit in window.hits])
-            scores = window.vectors.score(scored.query.vectors) + preferences
+            scores = window.vectors.score(scored.query.vectors)
+            if scored.query.preferred:
+                scores += preferences_of(scored.query.preferred, [hit.id for hit in window.hits])
         with request.deadline.stage("order"):
             window = replace(window, model=scores, encoded=window.encoded | changed.keys(), n_encoded=n_encoded)
             ordered = self._ordered(request, scored.query, window)

@@ -347,8 +347,9 @@ def _score(
         )
     n_encoded = _encode_texts(candidates, items, model, deadline)
     with deadline.stage("score"):
-        preferences = preferences_of(encoded.preferred, [item.id or "" for item in items])
-        scores = candidates.score(encoded.vectors) + preferences
+        scores = candidates.score(encoded.vectors)
+        if encoded.preferred:
+            scores += preferences_of(encoded.preferred, [item.id or "" for item in items])
     deadline.check("the documents were scored")
     unknown = np.isnan(scores)
     n_lost = int(unknown[by_id].sum())
