@@ -11,7 +11,7 @@ an appeal to those who ask it that no text tells. People examine rank r with the
 (`PositionBased`), or behave as `Cascade` and `DynamicBayesian`; a fifth of the lists is shuffled and marked; a log has
 21 days and a person for every four impressions.
 
-For each seed (appeals and log are drawn anew) and case, nDCG@10 by the true attraction over the lists shown in the
+For each seed (with its own appeals and log) and case, nDCG@10 by the true attraction over the lists shown in the
 newest fifth, weighed by how often they were asked, for repeated and new queries apart:
 
 - ``live``: the order of the live model;

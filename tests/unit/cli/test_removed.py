@@ -1,4 +1,4 @@
-"""Values of options that were removed: what is said where they were given, and that they are gone."""
+"""Removed values of options: each is refused with its successor, and no option accepts it."""
 
 from __future__ import annotations
 

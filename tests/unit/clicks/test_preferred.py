@@ -67,13 +67,13 @@ def test_rows_that_say_nothing_have_no_preference() -> None:
     given_clicks["clicks"][:10] = 0.0  # a query without a click
     given_clicks["score"][15] = np.nan  # a deleted document
     given_clicks["examined"][25] = 0.0
-    alone = {
+    with_a_single_one = {
         "query": np.append(given_clicks["query"], N_QUERIES),  # a query with one document
         "clicks": np.append(given_clicks["clicks"], 5.0),
         "examined": np.append(given_clicks["examined"], 5.0),
         "score": np.append(given_clicks["score"], 1.0),
     }
-    values = preferences(**alone).values
+    values = preferences(**with_a_single_one).values
     assert not values[:10].any() and not values[[15, 25, -1]].any()
     assert np.count_nonzero(values) > 1900
     nothing = np.zeros(0)
