@@ -57,7 +57,7 @@ from reranker.training import (
 from reranker.training.training_set import mix
 
 PRIOR_EXAMINATIONS = 2.0
-N_BLOCKS = 4
+N_PERIODS = 4
 """Number of periods, with equal numbers of clicked lists, into which the log before the cutoff is divided."""
 MOST_QUERIES = 20_000
 """Largest number of repeated queries for which a model keeps what users preferred."""
@@ -153,7 +153,7 @@ class EarlierPeriod(NamedTuple):
     lists: list[Impression]
     """Impressions with a click, by time; a sample if there are too many."""
     repeated: dict[str, list[Rating]]
-    """Repeated queries and their ratings before the block, as in `History`."""
+    """Repeated queries and their ratings before the period, as in `History`."""
 
 
 @dataclass
@@ -191,7 +191,7 @@ class History:
     repeated: dict[str, list[Rating]] = field(default_factory=dict)
     """Queries with a document that at least `REMEMBERED_BY` people clicked, and all their ratings before the cutoff; at
     most `MOST_QUERIES`."""
-    blocks: list[EarlierPeriod] = field(default_factory=list)
+    periods: list[EarlierPeriod] = field(default_factory=list)
     """Periods before the cutoff, on which preferences that were learned before each can be judged."""
     newest: list[Impression] = field(default_factory=list)
     """Impressions with a click in the newest slice, by time; a sample if there are more than the maximum."""
@@ -232,7 +232,7 @@ def _read_history(log: LogFiles, table: ImpressionTable, settings: RetrainSettin
     history.grades = grades_of(_remembering(table.ratings(history.config, cutoff), history), learned)
     history.repeated = most_asked(history.repeated)
     if not settings.words_only:
-        history.blocks = list(_blocks(table, times[times < cutoff], history, settings))
+        history.periods = list(_earlier_periods(table, times[times < cutoff], history, settings))
     _read_newest(history, table.lists(since=cutoff), len(times) - older, settings)
     return history
 
@@ -262,12 +262,12 @@ def _by_query(rated: Iterable[Rating]) -> Iterator[tuple[str, list[Rating]]]:
         yield query, list(group)
 
 
-def _blocks(
+def _earlier_periods(
     table: ImpressionTable, older: Int64, history: History, settings: RetrainSettings
 ) -> Iterator[EarlierPeriod]:
     """Yield the periods of the older log, given the times of its impressions with a click, ascending."""
-    starts = [int(older[len(older) * number // N_BLOCKS]) for number in range(1, N_BLOCKS)] if len(older) else []
-    most = max(1, settings.max_judged // N_BLOCKS)
+    starts = [int(older[len(older) * number // N_PERIODS]) for number in range(1, N_PERIODS)] if len(older) else []
+    most = max(1, settings.max_judged // N_PERIODS)
     for start, end in pairwise([*dict.fromkeys(start for start in starts if start > older[0]), history.cutoff]):
         n = int(((older >= start) & (older < end)).sum())
         rated = _by_query(table.ratings(history.config, start))

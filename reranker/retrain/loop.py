@@ -57,7 +57,7 @@ from reranker.retrain.learning import (
     check_log,
     read_history,
 )
-from reranker.retrain.repeated import judged_blocks, repeated_queries, with_preferences
+from reranker.retrain.repeated import judged_periods, repeated_queries, with_preferences
 from reranker.retrain.report import examples_of, render_retraining
 from reranker.retrain.served_ranks import (
     EarlierClicks,
@@ -367,10 +367,8 @@ class Retraining:
         remembering = [with_preferences(one, of.queries, rated) for one, of in zip(models, found, strict=True)]
         candidates = [remembering[0], *(one for one in remembering[1:] if one.repeated is not None)]
         earlier = None
-        if len(candidates) > 1 and live is not None and live.model.repeated is None and history.blocks:
-            judged = judged_blocks(history.blocks, lists, len(served) - 1, served[-1], REMEMBERED_BY)
-            began = min((one.time for one in judged.impressions if one.time is not None), default=history.cutoff)
-            earlier = EarlierClicks(*judged, (history.cutoff - began) / DAY_MS)
+        if len(candidates) > 1 and live is not None and live.model.repeated is None and history.periods:
+            earlier = judged_periods(history.periods, lists, len(served) - 1, served[-1], REMEMBERED_BY)
         return candidates, scores.pools, earlier
 
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:

@@ -15,7 +15,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries, preferences_of
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.rerank.ranking import final_order
-from reranker.retrain.served_ranks import RankedList, ServedModel
+from reranker.retrain.served_ranks import EarlierClicks, RankedList, ServedModel
 
 MOST_DOCUMENTS: Final = 50
 """Documents of a query that have a preference at most, those with the largest ones."""
@@ -40,29 +40,20 @@ def with_preferences(model: RankingModel, kept: RepeatedQueries | None, texts: I
     return replace(model, repeated=kept, training_queries=known)
 
 
-class JudgedBlocks(NamedTuple):
-    """Impressions of earlier periods, with scores by the live model and with the preferences learned before each."""
-
-    impressions: list[Impression]
-    live: list[list[float]]
-    """Score of each shown document: minus its rank; NaN if it was deleted."""
-    new: list[list[float]]
-
-
-def judged_blocks(
-    blocks: Iterable[tuple[Sequence[Impression], Mapping[str, Sequence[Rating]]]],
+def judged_periods(
+    periods: Iterable[tuple[Sequence[Impression], Mapping[str, Sequence[Rating]]]],
     lists: Mapping[str, RankedList],
     number: int,
     served: ServedModel,
     people: int,
-) -> JudgedBlocks:
+) -> EarlierClicks:
     """Return the impressions of some periods, ranked by preferences that were learned before each.
 
-    ``blocks`` are the periods, with their impressions and the ratings from before. ``lists`` and ``number`` are as in
+    ``periods`` are given by their impressions and the ratings from before. ``lists`` and ``number`` are as in
     `repeated_queries`; model 0 is the live one, whose words are those of the model. Other queries keep their order.
     """
-    judged = JudgedBlocks([], [], [])
-    for impressions, rated in blocks:
+    judged = EarlierClicks([], [], [])
+    for impressions, rated in periods:
         found = repeated_queries(rated, lists, number, served, people).queries
         orders: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
         for impression in impressions:
@@ -76,7 +67,7 @@ def judged_blocks(
                 live = new = [-float(hit.rank) for hit in impression.shown]
             judged.impressions.append(impression)
             judged.live.append(live)
-            judged.new.append(new)
+            judged.candidate.append(new)
     return judged
 
 

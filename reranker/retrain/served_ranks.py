@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
+from reranker.clicks.log import DAY_MS
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.schema import Impression
 from reranker.engines.bodies import candidate_body, fill_template
@@ -101,13 +102,17 @@ class ServedComparison:
 class EarlierClicks(NamedTuple):
     """Impressions before the newest slice with scores of their documents, one list for each impression."""
 
-    impressions: Sequence[Impression]
-    live: Sequence[Sequence[float]]
-    """Scores by the live model; NaN for a deleted document."""
-    candidate: Sequence[Sequence[float]]
+    impressions: list[Impression]
+    live: list[list[float]]
+    """Scores by the live model, such as minus the rank; NaN for a deleted document."""
+    candidate: list[list[float]]
     """Scores by a candidate that learned only from what came before."""
-    days: float
-    """Length of the period from the first of them to the newest slice."""
+
+    @property
+    def days(self) -> float:
+        """Time between the first and the last of them."""
+        times = [one.time for one in self.impressions if one.time is not None]
+        return (max(times) - min(times)) / DAY_MS if times else 0.0
 
 
 @dataclass(frozen=True)

@@ -160,9 +160,9 @@ def test_earlier_periods_know_only_queries_that_are_kept(tmp_path: Path, monkeyp
     monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 5)
     history = read_history(log, shop.settings(words_only=False))
     assert len(history.repeated) == 5
-    assert len(history.blocks) == 3 and any(period.repeated for period in history.blocks)
-    for period in history.blocks:
+    assert len(history.periods) == 3 and any(period.repeated for period in history.periods)
+    for period in history.periods:
         assert period.repeated.keys() <= history.repeated.keys()
         assert period.lists and all(one.clicked for one in period.lists)
-    ends = [max(one.time or 0 for one in period.lists) for period in history.blocks]
+    ends = [max(one.time or 0 for one in period.lists) for period in history.periods]
     assert ends == sorted(ends) and ends[-1] < history.cutoff

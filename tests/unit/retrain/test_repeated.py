@@ -11,7 +11,7 @@ from reranker.clicks.pairs import Rating
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.models.repeated import RepeatedQueries
 from reranker.models.training_queries import TrainingQueries
-from reranker.retrain.repeated import MOST_DOCUMENTS, judged_blocks, repeated_queries, with_preferences
+from reranker.retrain.repeated import MOST_DOCUMENTS, judged_periods, repeated_queries, with_preferences
 from reranker.retrain.served_ranks import RankedList, ServedModel
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
@@ -92,10 +92,10 @@ def test_a_period_is_judged_by_what_came_before_it() -> None:
 
     first = [impression("query 1", "d0", "d4", "gone"), impression("another", "x", "y")]
     second = [impression("query 1", "d0", "d4", "d5")]
-    blocks = [(first, {}), (second, ratings_of(QUERIES, liked=4))]
-    judged = judged_blocks(blocks, lists, 1, ServedModel(MODEL, 1.0), 2)
+    periods = [(first, {}), (second, ratings_of(QUERIES, liked=4))]
+    judged = judged_periods(periods, lists, 1, ServedModel(MODEL, 1.0), 2)
     assert judged.impressions == [*first, *second]
-    assert judged.live[1] == judged.new[1] == [-1.0, -2.0]
-    assert judged.live[0][:2] == judged.new[0][:2] == [-1.0, -5.0]
-    assert math.isnan(judged.live[0][2]) and math.isnan(judged.new[0][2])
-    assert judged.live[2] == [-1.0, -5.0, -6.0] and judged.new[2][1] == -1.0
+    assert judged.live[1] == judged.candidate[1] == [-1.0, -2.0]
+    assert judged.live[0][:2] == judged.candidate[0][:2] == [-1.0, -5.0]
+    assert math.isnan(judged.live[0][2]) and math.isnan(judged.candidate[0][2])
+    assert judged.live[2] == [-1.0, -5.0, -6.0] and judged.candidate[2][1] == -1.0
