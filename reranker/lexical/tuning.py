@@ -22,7 +22,7 @@ from scipy.stats import qmc
 
 from reranker.arrays import Bool, Float32, Float64, Int64, offsets_of
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, standard_error
-from reranker.kernels.rows import dense_products, dots
+from reranker.kernels.rows import dense_products, dots, highest_places
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
 from reranker.lexical.kernel import (
@@ -339,7 +339,7 @@ class LexicalMeasure:
             part = slice(start, start + _SCORED_AT_ONCE)
             scores, out = dense_products(rows[part], weighted), excluded[part]
             scores[row_of(out), out.indices] = -np.inf
-            np.put_along_axis(highest[part], np.argpartition(-scores, n - 1, axis=1)[:, :n], True, axis=1)
+            np.put_along_axis(highest[part], highest_places(scores, n), True, axis=1)
             highest[part][scores == -np.inf] = False
         return highest
 

@@ -22,7 +22,7 @@ from reranker.arrays import AnyArray, Float32, Float64, Int32, Int64
 from reranker.errors import ArtifactError, TrainingError
 from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
-from reranker.kernels.rows import embed_rows
+from reranker.kernels.rows import embed_rows, highest_places
 from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, average_changed, sgd_steps
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import PATIENCE, Schedule
@@ -429,7 +429,7 @@ MAX_QUERIES = 20_000
 MAX_DOCUMENTS = 20_000
 """Queries and documents that are searched at most, a random sample of more: the cost is their product."""
 _N_LEXICAL = 300  # the lexical score of later documents is replaced by that of the last of these
-_BLOCK = 256
+_BLOCK = 64
 
 
 class NegativeMiner:
@@ -471,7 +471,7 @@ class NegativeMiner:
         products = InnerProducts(query_rows=q, document_rows=d)
         for start in range(0, len(self._queries), _BLOCK):
             scores = products.block(start, min(start + _BLOCK, len(self._queries)))
-            columns = np.argpartition(-scores, n - 1, axis=1)[:, :n]
+            columns = highest_places(scores, n)
             values = np.take_along_axis(scores, columns, axis=1)
             order = np.lexsort((columns, -values), axis=1)
             self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
@@ -493,7 +493,7 @@ class NegativeMiner:
             np.put_along_axis(scores, columns, np.take_along_axis(scores, columns, axis=1) + above_last, axis=1)
             for row, known in zip(scores, self._known[start : start + _BLOCK], strict=True):
                 row[known] = -np.inf
-            highest = np.argpartition(-scores, self._n_nearest - 1, axis=1)[:, : self._n_nearest]
+            highest = highest_places(scores, self._n_nearest)
             usable = np.isfinite(np.take_along_axis(scores, highest, axis=1)).all(axis=1)
             found[start : start + _BLOCK][usable] = np.sort(self._pool[highest[usable]], axis=1)
         return found

@@ -213,3 +213,16 @@ def test_dense_products_refuse_ids_outside_of_the_other_side(ids: list[int]) -> 
     postings = sp.csr_matrix(np.ones((3, 2), np.float32))
     with pytest.raises(ShapeMismatch, match="do not fit 3 columns"):
         compiled.dense_products(word_rows([0, 2], ids, [1, 1]), postings)
+
+
+@pytest.mark.parametrize(("n", "n_columns"), [(1, 5), (3, 3), (4, 2), (7, 40), (300, 1000)])
+def test_the_highest_places_are_those_of_a_sort_by_value_and_then_by_place(n: int, n_columns: int) -> None:
+    scores = seeded_rng().integers(-2, 6, (60, n_columns)).astype(np.float32)
+    scores[scores == -2] = -np.inf
+    order = np.lexsort((np.broadcast_to(np.arange(n_columns), scores.shape), -scores), axis=1)
+    np.testing.assert_array_equal(compiled.highest_places(scores, n), np.sort(order[:, :n], axis=1))
+
+
+def test_the_highest_places_of_nothing_are_none() -> None:
+    assert compiled.highest_places(np.zeros((3, 0), np.float32), 5).shape == (3, 0)
+    assert compiled.highest_places(np.zeros((0, 4), np.float32), 5).shape == (0, 4)
