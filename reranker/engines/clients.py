@@ -35,7 +35,7 @@ from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, Exchang
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
 from reranker.engines.settings import EngineSettings
-from reranker.engines.wire import json_bytes, json_value, passed_headers, request_deadline
+from reranker.engines.wire import caller_rights, json_bytes, json_value, passed_headers, request_deadline
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -197,12 +197,11 @@ Send = Callable[[str, str, bytes | None, Mapping[str, str]], None]
 def _sender_of(client: Elasticsearch | OpenSearch) -> Send | None:
     """Return the function that sends requests directly to a client's only node or connection.
 
-    The result is None for a client without our connection class, and if the client creates spans: it does so only for
-    requests that it sends itself.
+    The result is None for a client without our connection class.
     """
     if isinstance(client, Elasticsearch):
         (node,) = client.transport.node_pool.all()
-        if not isinstance(node, DeadlineNode) or client._otel.enabled:
+        if not isinstance(node, DeadlineNode):
             return None
         send = node.send
 
@@ -271,7 +270,15 @@ class EngineClient:
         self.dialect = ELASTICSEARCH if isinstance(client, Elasticsearch) else OPENSEARCH
         self.kind, self.spec, self.retries = self.dialect.least.kind, spec, retries
         self._client, self._settings, self._keep_open = client, settings, keep_open
-        self._send = None if keep_open else _sender_of(client)
+        self._direct = None if keep_open else _sender_of(client)
+        # A client creates spans only for requests that it sends itself.
+        has_spans = isinstance(client, Elasticsearch) and client._otel.enabled
+        self._send = None if has_spans else self._direct
+
+    @property
+    def address(self) -> tuple[str, EngineSettings]:
+        """URL of the engine, and how it is reached."""
+        return self.spec.partition(":")[2], self._settings
 
     def call(
         self,
@@ -425,12 +432,17 @@ class EngineClient:
     ) -> Reply:
         """Return the answer to a request, of any status, preferably as our own connection class has read it."""
         exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s, target)
+        send = self._send
+        if caller_rights.get() is not None:
+            if self._direct is None:
+                raise ConfigError("a client of your own has its own credentials, and cannot ask for a caller")
+            send = self._direct
         try:
             with within(exchange):
-                if self._send is None:
+                if send is None:
                     reply = self._ask(method, target, data, headers, limit_s)
                 else:
-                    self._send(method, target, data, headers)
+                    send(method, target, data, headers)
                     reply = Reply(0, {})  # the answer is in the exchange
         except HTTPError as error:
             raise self._no_reply(error, f"{method} {target.partition('?')[0]}", limit_s) from error
@@ -442,7 +454,7 @@ class EngineClient:
             if exchange.reply is None:
                 return self._of_error(error, exchange.error, f"{method} {target.partition('?')[0]}", limit_s)
         seen = exchange.reply
-        if self._send is not None and seen is not None and (said := seen.headers.get("warning")):
+        if send is not None and seen is not None and (said := seen.headers.get("warning")):
             is_elastic = self.dialect is ELASTICSEARCH
             warnings.warn(said, elasticsearch.ElasticsearchWarning if is_elastic else OpenSearchWarning, stacklevel=2)
         return reply if seen is None else Reply(seen.status, seen.headers, seen.data)

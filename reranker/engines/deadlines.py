@@ -29,7 +29,7 @@ from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 from reranker.deadline import Deadline
 from reranker.engines.http1 import BoundedResponse, DirectConnection
 from reranker.engines.settings import EngineSettings
-from reranker.engines.wire import while_waiting
+from reranker.engines.wire import caller_rights, while_waiting
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ LONGEST_WAIT_S = 60.0
 """Seconds for which a request without a time limit waits for a free connection."""
 _ENCODED = re.compile(r"/(?:[A-Za-z0-9/?&=._~:,*+-]|%[0-9A-F]{2})*")
 """A path with parameters that needs no further encoding."""
+_WITHOUT_SECRETS = frozenset({"accept-encoding", "connection", "content-type", "user-agent"})
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
@@ -201,8 +202,8 @@ class DeadlineNode(Urllib3HttpNode):
 
     def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
-        url = f"{self.path_prefix}{target}"
-        self.pool.urlopen(method, url, body=body, headers={**self._own_headers, **headers})
+        url, given = f"{self.path_prefix}{target}", _with_rights(self._own_headers, headers)
+        self.pool.urlopen(method, url, body=body, headers=given)
 
 
 class DeadlineConnection(Urllib3HttpConnection):
@@ -219,10 +220,21 @@ class DeadlineConnection(Urllib3HttpConnection):
 
     def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
-        url, given = f"{self.url_prefix}{target}", {**self.headers, **headers}
-        if callable(self.http_auth):
+        url, given = f"{self.url_prefix}{target}", _with_rights(self.headers, headers)
+        if callable(self.http_auth) and caller_rights.get() is None:
             given |= self.http_auth(method, f"{self.host}{url}", body)
         self.pool.urlopen(method, url, body=body, headers=given)
+
+
+def _with_rights(own: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request, with the credentials of its caller if it is made for one.
+
+    Any of the program's own headers may hold credentials, so that only those of `_WITHOUT_SECRETS` stay then.
+    """
+    rights = caller_rights.get()
+    if rights is None:
+        return {**own, **headers}
+    return {**{name: own[name] for name in own if name.lower() in _WITHOUT_SECRETS}, **headers, **rights}
 
 
 def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnectionPool) -> DeadlinePool:

@@ -31,7 +31,8 @@ from reranker.engines.protocol import (
     version_numbers,
 )
 from reranker.engines.retry import VIEW_LOST, Attempts
-from reranker.engines.wire import check_name, failed_shards, json_bytes, quoted
+from reranker.engines.settings import EngineSettings
+from reranker.engines.wire import check_name, failed_shards, json_bytes, own_rights, quoted
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -84,7 +85,8 @@ class RestEngine:
         the least capabilities are assumed: no version, no native vectors, no scripts. Searching and writing need none.
         """
         if self._capabilities is None:
-            self._capabilities = self._ask_capabilities()
+            with own_rights():
+                self._capabilities = self._ask_capabilities()
         return self._capabilities
 
     def _ask_capabilities(self) -> Capabilities:
@@ -96,10 +98,16 @@ class RestEngine:
                     raise
         return self._client.dialect.least
 
+    @property
+    def address(self) -> tuple[str, EngineSettings]:
+        """URL of the engine, and how it is reached."""
+        return self._client.address
+
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
+    @own_rights()
     def index_names(self, name: str) -> tuple[str, ...]:
         """Return the concrete indexes behind a name, sorted."""
         return tuple(self.index_uuids(name))
@@ -128,6 +136,7 @@ class RestEngine:
     def _fields(self, index: str) -> set[str]:
         return set(self.index_info(index).properties)
 
+    @own_rights()
     def index_info(self, index: str) -> IndexInfo:
         """Return mapping, settings and aliases of one index."""
         answer = self._client.call("GET", f"/{quoted(index)}", params={"flat_settings": "true"})
@@ -440,6 +449,7 @@ class RestEngine:
         answer = self._search(index, request, lambda raw: _hits_of_values(raw, id_field), preference, timeout_s)
         return replace(answer, ids_are_values=True)
 
+    @own_rights()
     def field_mappings(
         self, index: str, prefix: str, *, timeout_s: float | None = None
     ) -> dict[str, dict[str, Mapping[str, Any]]]:
@@ -477,6 +487,7 @@ class RestEngine:
             n_hits, exact = int(total["value"]), total.get("relation") == "eq"
         return SearchAnswer(hits, n_hits, exact, bool(answer.get("timed_out")) or failed_shards(answer) > 0, answer)
 
+    @own_rights()
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text according to the analysis chain of ``field``, in order.
 

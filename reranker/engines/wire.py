@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,26 @@ PASSED_HEADERS = ("x-opaque-id", "traceparent", "tracestate")
 
 passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_headers", default=None)
 """Forwarded headers of the request that is handled in this context."""
+
+
+caller_rights: ContextVar[Mapping[str, str] | None] = ContextVar("caller_rights", default=None)
+"""Headers with the credentials of the caller for whom the requests of this context are made; may be empty.
+
+Requests then carry these and nothing of the program's own credentials. None: the program asks for itself.
+"""
+
+
+@contextmanager
+def own_rights() -> Iterator[None]:
+    """Send the requests of this context with the program's own credentials, whoever the caller is.
+
+    For what the program must know to answer anybody, and what tells a caller nothing: names, mappings, words of a text.
+    """
+    token = caller_rights.set(None)
+    try:
+        yield
+    finally:
+        caller_rights.reset(token)
 
 
 while_waiting: ContextVar[Callable[[], None] | None] = ContextVar("while_waiting", default=None)
