@@ -34,6 +34,7 @@ def service_over(served: Served, path: Path, *, sink: Any = None, **settings: An
     """Return the state of a service over an index, with its model saved in ``path``."""
     save_model(served.model, path / "model")
     settings.setdefault("rerank", PATIENT)
+    settings.setdefault("body", TEMPLATE)
     route = settings.get("route", "fetch")
     return open_state(
         served.engine,
@@ -73,6 +74,7 @@ class Site:
         self.served, self.models = served, path / "models"
         self.first, self.second = served.model, sibling(served, 7)
         settings.setdefault("rerank", PATIENT)
+        settings.setdefault("body", TEMPLATE)
         save_model(self.first, self.models / "first")
         save_model(self.second, self.models / "second")
         promote(served, self.first.model_id)
@@ -89,7 +91,7 @@ class Site:
     @property
     def live(self) -> str:
         """The version that answers, by an answer."""
-        answer = client_of(self.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+        answer = client_of(self.state).post("/search", json={"query": "word3"}).json()
         assert answer["reranked"], answer
         return str(answer["model_id"])
 

@@ -66,6 +66,10 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
         "trained for new documents",
     },
+    "serve": {
+        "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
+        "engine_reasons": "a request that the engine refuses gets the engine's own answer",
+    },
     "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""

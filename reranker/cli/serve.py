@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,8 +14,12 @@ from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.cli.expert import ExpertCommand
 from reranker.config import default_of
+from reranker.errors import ConfigError
 from reranker.rerank.settings import RerankSettings
-from reranker.service.settings import MIB, Limits, ServiceSettings
+from reranker.service.settings import FORWARDS, MIB, Limits, ServiceSettings, is_loopback
+
+if TYPE_CHECKING:
+    from reranker.engines.protocol import Engine
 
 
 def _print_key(context: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -91,16 +96,31 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     metavar="NAME=FIELD",
     help="Field that the search page shows. NAME is title, text, url, image or facts. Can be repeated.",
 )
-@common.setting(ServiceSettings, "fixed_body", help="Refuse requests that contain a search body.")
 @common.setting(
     ServiceSettings,
     "proxy",
-    help="Also answer the engine's own _search, _msearch and _count, and the reads that its clients start with.",
+    help="Also answer the engine's own requests, with the rights of their callers: searches of the index are reranked, "
+    "everything else passes through.",
 )
 @common.setting(
     ServiceSettings,
-    "engine_reasons",
-    help="With --proxy: return the engine's own reason when it refuses a request. It can quote the query.",
+    "forward",
+    type=click.Choice(FORWARDS),
+    help="With --proxy: which requests pass through, those that only read, or all.",
+)
+@click.option(
+    "--caller-header",
+    "caller_headers",
+    multiple=True,
+    metavar="NAME",
+    help="With --proxy: one more header, beside Authorization, that tells the engine who the caller is. Repeatable.",
+)
+@click.option(
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="With --proxy: listen on an address that other machines can reach, although the engine asks nobody for "
+    "credentials.",
 )
 @common.window_option
 @common.setting(
@@ -230,7 +250,6 @@ def command(**options: Any) -> None:
             options["models_path" if named[0] == "model_path" else "model_path"] = None
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
-    from reranker.engines.scripts import requests_of
     from reranker.service.app import all_parts, create_app, end_process, listen, run_server
     from reranker.service.copies import inherited_folder
     from reranker.service.processes import inherited_socket, run_processes
@@ -252,7 +271,7 @@ def command(**options: Any) -> None:
     configure_tracing()
     engine = common.open_engine_of(options["engine_spec"])
     if settings.proxy:
-        requests_of(engine)  # raises for an embedded engine, which has no clients of its own
+        _check_rights(engine, settings, is_open=options["is_open"])
     state = open_state(
         engine,
         settings,
@@ -263,9 +282,29 @@ def command(**options: Any) -> None:
         golden=golden,
         work=inherited_folder(),
     )
-    parts = all_parts(options["challenger"], with_proxy=settings.proxy)
-    run_server(create_app(settings, state, parts), state, settings, shared)
+    run_server(create_app(settings, state, all_parts(options["challenger"])), state, settings, shared)
     end_process()
+
+
+def _check_rights(engine: Engine, settings: ServiceSettings, *, is_open: bool) -> None:
+    """Raise `ConfigError` unless the engine can decide who may ask what, or the operator wants it to be open.
+
+    `Unsupported` is raised for an embedded engine, which has no clients of its own.
+    """
+    from reranker.service.forward import address_of, answers_anybody
+
+    url, how = address_of(engine)
+    if how.aws_region is not None:
+        raise ConfigError(
+            "--proxy passes on the credentials of callers, and AWS signatures are made for one host name: callers of "
+            "this service have none for the engine. Let them use POST /search, and leave out --proxy"
+        )
+    if is_open or is_loopback(settings.host) or not asyncio.run(answers_anybody(url, how)):
+        return
+    raise ConfigError(
+        f"the engine asks nobody for credentials: whoever reaches {settings.host}:{settings.port} could read all its "
+        "indexes. Switch on the engine's security, or listen on a loopback address, or say --open if that is meant"
+    )
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from reranker.engines.settings import EngineSettings
 from reranker.errors import EngineAuthError, EngineRejected
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
@@ -151,6 +152,15 @@ class TakesRequests(Protocol):
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
+
+
+@runtime_checkable
+class HasAddress(Protocol):
+    """An engine reached over HTTP, to which requests of others can be passed on."""
+
+    @property
+    def address(self) -> tuple[str, EngineSettings]:
+        """URL of the engine, and how it is reached."""
 
 
 @runtime_checkable

@@ -3,8 +3,7 @@
 A part of the service plugs in as a `ServicePart`, which `create_app` includes. Rules for its routes:
 
 - The router is ``APIRouter(route_class=JsonRoute)``. Routes take ``state: State`` and ``context: Context``.
-- A route reads its body with `reranker.service.http.body_of`, which validates the body while decoding it. A search body
-  from a client must pass ``state.checked`` before it is used.
+- A route reads its body with `reranker.service.http.body_of`, which validates the body while decoding it.
 - ``serving = state.serving`` is the version that answers. A route reads it once per request and passes it on, because
   a rollout may replace it between two reads.
 - Work that takes more than a millisecond runs in a thread, within the deadline: ``await state.run(context, function)``.
@@ -31,9 +30,8 @@ import signal
 import socket
 import sys
 import time
-import zlib
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
@@ -42,7 +40,6 @@ from typing import Any, Literal, NoReturn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reranker.deadline import Deadline
@@ -51,46 +48,36 @@ from reranker.engines.wire import PASSED_HEADERS, passed_headers
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
 from reranker.heap import share_arenas
-from reranker.service import client_reads, operate, proxy, rerank_api, search
+from reranker.service import operate, rerank_api, search
 from reranker.service.auth import may, presented_key
+from reranker.service.forward import Forwarder, address_of
 from reranker.service.http import (
     COMMON_RESPONSES,
     CONTEXT_KEY,
-    DECODED_AT_ONCE,
     LIMITS_KEY,
+    READING,
     Context,
     ErrorShape,
     JsonRoute,
-    PathFamily,
-    PlainRoute,
     RequestBody,
     RequestContext,
     ServiceError,
-    asks_for_page,
     body_schemas,
     error_response,
     install_handlers,
-    response_to,
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.processes import SharedSocket
+from reranker.service.proxy import EngineProxy
 from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
 from reranker.service.telemetry import finish_tracing
 from reranker.tracing import Attributes, traced
 
 _access = logging.getLogger("reranker.service.access")
-MOST_INFLATED = 1032
-"""Largest ratio by which gzip (deflate) can compress."""
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Paths that need no key and are answered even while all other requests are refused."""
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
-LONGEST_WAIT = 0.25
-"""Share of the deadline that a request may be expected to wait for a thread before it is refused."""
-LEFT_TO_OTHERS = 0.25
-"""Share of the queue and of the memory for bodies that a single client cannot occupy."""
-READING = frozenset({"GET", "HEAD"})
-"""Methods for which public paths need no key: ``GET /`` is the search page, ``POST /`` ranks."""
 HTTP_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 """Methods that spans name; OpenTelemetry's conventions have ``_OTHER`` for what else a client may send."""
 _METHODS = READING | {"POST", "OPTIONS"}
@@ -105,15 +92,14 @@ class AdmissionControl:
     """ASGI middleware that reads the whole body, within limits of size and time, before the application is called.
 
     Checks, in this order: size of the headers (431), draining (503), host (403), key (401, 403), content encoding
-    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503) and as it is
-    decompressed (400, 413, 503).
+    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503).
 
-    ``direct`` is the route of most requests. Its function is called without the application's routing and error
-    handling, which take a tenth of the processor time of the event loop.
+    Requests for the engine go to ``proxy``, which reads their bodies itself. They need no key of the service: the
+    engine decides about them.
     """
 
-    def __init__(self, app: ASGIApp, state: ServiceState, direct: PlainRoute | None = None) -> None:
-        self._app, self._state, self._direct = app, state, direct
+    def __init__(self, app: ASGIApp, state: ServiceState, proxy: EngineProxy | None = None) -> None:
+        self._app, self._state, self._proxy = app, state, proxy
         self._limits = state.settings.limits
         self._hosts = state.settings.hosts
 
@@ -164,10 +150,12 @@ class AdmissionControl:
         try:
             try:
                 self._check(scope, headers)
+                if self._proxy is not None and self._proxy.takes(scope):
+                    await self._proxy(scope, receive, send)
+                    return
+                self._check_own(scope, headers)
                 body = await self._body(receive, self._state.body_limit(scope["path"]), context.client)
                 held = len(body)
-                if _encoding(headers) == b"gzip":
-                    body, held = await self._unzipped(body, self._state.body_limit(scope["path"]), context.client)
                 self._check_queue(scope["path"], context.client)
                 # The time that the client needed to send the body does not count against the service's deadline.
                 context.deadline = Deadline(self._state.settings.deadline_s)
@@ -177,7 +165,7 @@ class AdmissionControl:
             self._state.admit(context.client, 1)
             try:
                 if held <= LARGE_BODY:
-                    await self._answer(scope, _replay(body, receive), send)
+                    await self._app(scope, _replay(body, receive), send)
                     return
                 async with AsyncExitStack() as places:
                     try:
@@ -195,22 +183,8 @@ class AdmissionControl:
         finally:
             self._state.hold(context.client, -held)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the function of the direct route if the request is for it, else the application."""
-        direct = self._direct
-        found = None if direct is None else direct.path_regex.match(scope["path"])
-        if direct is None or found is None or scope["method"] not in (direct.methods or ()):
-            await self._app(scope, receive, send)
-            return
-        scope["route"], scope["path_params"] = direct, found.groupdict()
-        try:
-            response: Response = await direct.endpoint(Request(scope, receive, send))
-        except Exception as error:
-            response = response_to(error, self._state.shape_of(scope["path"]))
-        await response(scope, receive, send)
-
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Raise `ServiceError` if the method, path or headers of the request are not allowed."""
+        """Raise `ServiceError` if no request with these headers is allowed now; note who the client is."""
         path, limits = scope["path"], self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("query_string", b""))
         if size > limits.max_header_bytes:
@@ -218,14 +192,15 @@ class AdmissionControl:
         if self._state.draining and path not in ALWAYS_OPEN:
             raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
         self._check_host(headers)
+        scope[CONTEXT_KEY].client = _client_of(scope)
+
+    def _check_own(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Raise `ServiceError` if a request to the service itself lacks a key, or its body is not allowed."""
+        path, context = scope["path"], scope[CONTEXT_KEY]
         self._check_key(scope, headers)
-        context: RequestContext = scope[CONTEXT_KEY]
-        context.client = f"key {context.key_name}" if context.key_name else _client_of(scope)
-        allowed = (b"", b"identity", b"gzip") if self._state.is_proxied(path) else (b"", b"identity")
-        if _encoding(headers) not in allowed:
-            raise ServiceError(
-                415, "the body is compressed: send it without Content-Encoding (or, to --proxy, as gzip)"
-            )
+        context.client = f"key {context.key_name}" if context.key_name else context.client
+        if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
+            raise ServiceError(415, "the body is compressed: send it without Content-Encoding")
         length = headers.get(b"content-length", b"0")
         most = self._state.body_limit(path)
         if length.isdigit() and int(length[:20]) > most:
@@ -251,7 +226,7 @@ class AdmissionControl:
             if path.startswith("/admin"):
                 raise ServiceError(403, "start the service with --api-keys to use /admin")
             return
-        if not _is_of_engine(scope, self._state) and _is_open(scope["method"], path, self._state.public):
+        if _is_open(scope["method"], path, self._state.public):
             return
         shown = presented_key(headers)
         key = keys.find(shown) if shown is not None else None
@@ -263,13 +238,9 @@ class AdmissionControl:
         scope[CONTEXT_KEY].key_name = key.name
 
     def _check_queue(self, path: str, client: str) -> None:
-        """Raise `ServiceError` 429 if the queue is full, or the expected wait for a thread is too long."""
-        state, limits = self._state, self._limits
-        wait_s = state.threads.expected_wait_s(client)
-        places = limits.threads + limits.max_waiting
-        full = state.admitted >= places or state.admitted_of[client] >= _most_of_one(places)
-        if (full or wait_s > LONGEST_WAIT * state.settings.deadline_s) and path not in NOT_QUEUED:
-            raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
+        """Raise the errors of `ServiceState.check_queue`, but for paths that are always answered."""
+        if path not in NOT_QUEUED:
+            self._state.check_queue(client)
 
     async def _body(self, receive: Receive, most: int, client: str) -> bytes:
         """Return the whole body. If it is refused, release the bytes counted for it."""
@@ -290,7 +261,7 @@ class AdmissionControl:
                     state.hold(client, len(chunk))
                     if held > most:
                         raise _too_large(most)
-                    self._check_buffered(client)
+                    state.check_buffered(client)
                     chunks.append(chunk)
         except BaseException as error:
             state.hold(client, -held)
@@ -300,33 +271,6 @@ class AdmissionControl:
                 ) from None
             raise
         return b"".join(chunks)
-
-    def _check_buffered(self, client: str) -> None:
-        """Raise `ServiceError` 503 if the bodies in memory, of all clients or of this one, are too large."""
-        state, limits = self._state, self._limits
-        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
-        if state.buffered_bytes > limits.max_buffered_bytes or state.buffered_of[client] > most_of_one:
-            raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
-
-    async def _unzipped(self, body: bytes, most: int, client: str) -> tuple[bytes, int]:
-        """Return a decompressed body and its length, for which the bytes are counted instead of for ``body``.
-
-        No more than ``most`` bytes are ever produced, and their memory is reserved before.
-        """
-        state, held = self._state, len(body)
-        reserved = min(most, MOST_INFLATED * held)
-        state.hold(client, reserved)
-        try:
-            self._check_buffered(client)
-            if reserved <= DECODED_AT_ONCE:
-                plain = _inflated(body, most)
-            else:
-                plain = await asyncio.to_thread(_inflated, body, most)
-        except BaseException:
-            state.hold(client, -reserved)
-            raise
-        state.hold(client, len(plain) - reserved - held)
-        return plain, len(plain)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
         metrics, path = self._state.metrics, scope["path"]
@@ -369,11 +313,6 @@ def _attributes_of(scope: Scope) -> Attributes:
     return {**attributes, "server.address": host, "server.port": port or 0}
 
 
-def _most_of_one(whole: int) -> int:
-    """Return the part of a total capacity that a single client may take."""
-    return whole - int(whole * LEFT_TO_OTHERS)
-
-
 def _client_of(scope: Scope) -> str:
     """Return the client's address; for IPv6 its /64 network, since one client usually owns all of it."""
     return _network_of(str((scope.get("client") or ("unknown",))[0]))
@@ -398,25 +337,6 @@ def _too_large(most: int) -> ServiceError:
     )
 
 
-def _encoding(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return the content encoding of a request in lower case."""
-    return headers.get(b"content-encoding", b"").strip().lower()
-
-
-def _inflated(body: bytes, most: int) -> bytes:
-    """Return the content of one complete gzip member; raise `ServiceError` 413 for more than ``most`` bytes, or 400."""
-    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        plain = inflater.decompress(body, most + 1)
-    except zlib.error:
-        raise ServiceError(400, "the body is not valid gzip", kind="broken_body") from None
-    if len(plain) > most:
-        raise _too_large(most)
-    if not inflater.eof or inflater.unused_data:
-        raise ServiceError(400, "the body is not exactly one complete gzip member", kind="broken_body")
-    return plain
-
-
 def _host_name(value: bytes) -> str:
     """Return a host in lower case without port and brackets, or "" if the value is not a host."""
     found = _HOST.fullmatch(value.decode("latin-1").strip().lower())
@@ -432,16 +352,6 @@ def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
         method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
         for name in public
     )
-
-
-def _is_of_engine(scope: Scope, state: ServiceState) -> bool:
-    """Return whether a request of a path that is also a page comes from a client of the proxied engine.
-
-    ``GET /`` is the search page for a browser, and the engine's description for a client. An index may be named "docs",
-    like the page of the API.
-    """
-    of_both = state.family is not None and scope["path"] in ("/", f"/{state.settings.index}")
-    return of_both and scope["method"] in READING and not asks_for_page(scope["headers"])
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
@@ -610,17 +520,7 @@ HEADERS = {
 }
 
 
-class PageRoute(JsonRoute):
-    """A route of a page, for browsers only if the engine's clients request the same path."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match unless the request comes from a client of the engine."""
-        if _is_of_engine(scope, scope["app"].state.service):
-            return Match.NONE, {}
-        return super().matches(scope)
-
-
-page_router = APIRouter(route_class=PageRoute, tags=["page"])
+page_router = APIRouter(route_class=JsonRoute, tags=["page"])
 
 
 def page_file(path: str) -> str:
@@ -670,8 +570,6 @@ class ServicePart:
     """Paths whose bodies may have up to ``max_body_bytes``."""
     modes: Mapping[str, SearchMode] = field(default_factory=dict)
     """Name -> search mode that a request can choose."""
-    family: PathFamily | None = None
-    """The engine's own paths, if this part answers them."""
 
 
 OWN_PARTS = (
@@ -682,25 +580,17 @@ OWN_PARTS = (
 """The parts that every service has."""
 
 
-def all_parts(challenger: str | None = None, *, with_proxy: bool = False) -> tuple[ServicePart, ...]:
+def all_parts(challenger: str | None = None) -> tuple[ServicePart, ...]:
     """Return the parts that `ssi serve` offers in addition to `OWN_PARTS`.
 
     Parameters
     ----------
     challenger : str, optional
         Version whose hits are interleaved with those of the live version.
-    with_proxy : bool
-        Whether the engine's own requests are answered too, in the engine's format.
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
-    more = proxy_parts() if with_proxy else ()
     page = ServicePart(page_router, public=(CONFIG, *FILES))
-    return ServicePart(search.events_router, modes=modes), page, ServicePart(operate.router), *more
-
-
-def proxy_parts() -> tuple[ServicePart, ...]:
-    """Return the parts that answer unchanged clients of the engine."""
-    return ServicePart(proxy.router, family=client_reads.ENGINE_PATHS), ServicePart(client_reads.router)
+    return ServicePart(search.events_router, modes=modes), page, ServicePart(operate.router)
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[ServicePart] = ()) -> FastAPI:
@@ -711,6 +601,7 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
     app = FastAPI(
         title="ssi-reranker",
         version="1",
+        lifespan=_open,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -720,11 +611,8 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = state
-    # The proxy's searches come first: they get most requests, and every route tried before them costs time. Its other
-    # routes come last, because they match every path that the service does not have.
     kinds: list[type[RequestBody]] = []
-    order = {id(proxy.router): 0, id(client_reads.router): 2}
-    for part in sorted((*OWN_PARTS, *parts), key=lambda part: order.get(id(part.router), 1)):
+    for part in (*OWN_PARTS, *parts):
         for route in part.router.routes:
             if isinstance(route, JsonRoute):
                 kinds += [] if route.body_kind is None else [route.body_kind]
@@ -737,16 +625,26 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         state.public.update(part.public)
         state.large.update(part.large)
         state.modes.update(part.modes)
-        state.family = part.family or state.family
-        if part.router not in (proxy.router, client_reads.router):
-            state.own.update(str(getattr(route, "path", "")) for route in part.router.routes)
+        state.own.update(str(getattr(route, "path", "")) for route in part.router.routes)
     for mode in state.modes:
         state.metrics.searches.labels(mode)
     install_handlers(app, state.shape_of)
-    searches = (route for route in proxy.router.routes if state.family is not None and isinstance(route, PlainRoute))
-    app.add_middleware(AdmissionControl, state=state, direct=next(searches, None))
+    proxy = None
+    if settings.proxy:
+        state.forwarder = Forwarder(*address_of(state.engine), settings.caller_headers)
+        proxy = EngineProxy(state, state.forwarder)
+    app.add_middleware(AdmissionControl, state=state, proxy=proxy)
     _describe(app, kinds, state.keys is not None)
     return app
+
+
+@asynccontextmanager
+async def _open(app: FastAPI) -> AsyncIterator[None]:
+    """Close the connections to the engine, which belong to the event loop, when the application ends."""
+    yield
+    forwarder = app.state.service.forwarder
+    if forwarder is not None:
+        await forwarder.close()
 
 
 def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> None:
@@ -855,12 +753,13 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
     _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
     ended = asyncio.create_task(_until_stopped(stop, None if shared is None else shared.parent))
     try:
-        await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            await serving
-        await _drain(state, settings)
-        server.stop()  # type: ignore[no-untyped-call]
-        await asyncio.wait({serving}, timeout=STOP_S)
+        async with app.router.lifespan_context(app):
+            await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+            await _drain(state, settings)
+            server.stop()  # type: ignore[no-untyped-call]
+            await asyncio.wait({serving}, timeout=STOP_S)
     finally:
         checking.cancel()
         ended.cancel()

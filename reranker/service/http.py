@@ -19,7 +19,6 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from reranker.deadline import Deadline
 from reranker.errors import (
@@ -60,6 +59,9 @@ KINDS: dict[int, str] = {
     503: "unavailable",
 }
 """Every HTTP status that an error can have -> default kind of the error."""
+
+READING = frozenset({"GET", "HEAD"})
+"""Methods that only read: for them public paths need no key. ``GET /`` is the search page, ``POST /`` ranks."""
 
 ErrorShape = Callable[[int, str, str], Mapping[str, Any]]
 """``shape(status, kind, message)`` returns the JSON body of an error answer."""
@@ -117,18 +119,6 @@ class ServiceError(HTTPException):
 def retry_after(seconds: float) -> str:
     """Return the value of a ``Retry-After`` header: whole seconds, rounded up, at least 1."""
     return str(max(1, math.ceil(seconds)))
-
-
-@dataclass(frozen=True, slots=True)
-class PathFamily:
-    """Paths of another server's API. They have variable parts, so that no list of paths can contain them."""
-
-    contains: Callable[[str], bool]
-    """Whether a path belongs to the API. Such a path accepts bodies compressed with gzip."""
-    shape: ErrorShape
-    """Format of error answers."""
-    large: str
-    """Last segment of the paths whose bodies may have up to ``max_body_bytes``."""
 
 
 def asks_for_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -335,7 +325,7 @@ def body_of(kind: type[B], *other_forms: type[B]) -> Any:
     """Return the FastAPI dependency that gives a route its decoded body.
 
     ``kind`` is the type described in OpenAPI; bodies of the types ``other_forms`` are accepted too. Every body of the
-    service is read through this function or by a `PlainRoute`.
+    service is read through this function, and what is for the engine by `reranker.service.proxy`.
     """
     decoders = [msgspec.json.Decoder(form) for form in (kind, *other_forms)]
 
@@ -368,18 +358,3 @@ def body_schemas(kinds: Iterable[type[RequestBody]]) -> dict[str, Any]:
     """Return the JSON schemas of request bodies and their nested types by name, for ``components/schemas``."""
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     return schemas
-
-
-class PlainRoute(JsonRoute):
-    """A route whose function takes the request itself and returns the response.
-
-    It skips FastAPI's parameter parsing and exit stacks, which would cost as much per request as the rest of such a
-    function. Errors are answered by the application's handlers.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the function directly, and send its response."""
-        if self.methods and scope["method"] not in self.methods:
-            raise StarletteHTTPException(405, headers={"Allow": ", ".join(sorted(self.methods))})
-        response: Response = await self.endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)

@@ -12,6 +12,7 @@ section 5.
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import logging
 import math
@@ -32,7 +33,6 @@ from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank import RerankedPage
 from reranker.rerank.explain import Explanation
-from reranker.service.gate import CheckedBody
 from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
@@ -47,8 +47,8 @@ class SearchCall:
     """One validated search request."""
 
     query: str
-    body: CheckedBody | None
-    """Template to fill: the operator's own body, or one that passed the gate. None searches the model's text fields."""
+    body: Mapping[str, Any] | None
+    """Template to fill: the operator's own body, or that of a client of the engine. None searches the text fields."""
     size: int | None
     """Hits on the page; None uses the body's value."""
     first: int | None
@@ -213,7 +213,8 @@ class Shadow:
             self._metrics.shadows.labels("skipped").inc()
             self._log(row)
             return
-        scoring = self._pool.submit(self._score, call, row)
+        # The context has the caller's credentials, with which the search is made.
+        scoring = self._pool.submit(contextvars.copy_context().run, self._score, call, row)
         scoring.add_done_callback(lambda scoring: self._log(row) if scoring.cancelled() else None)
 
     def _score(self, call: SearchCall, row: Mapping[str, Any]) -> None:

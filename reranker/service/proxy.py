@@ -1,9 +1,9 @@
-"""The engine's ``_search``, ``_msearch`` and ``_count`` as served by this service, so that its clients need no change.
+"""The engine's own API as served by this service, so that its clients need no change.
 
-A request is handled in one of three ways. A search for one text, ordered by score, is reranked. Another search or a
-count of the service's index is forwarded, and answered with the engine's answer. Everything else is refused: other
-indexes, and whatever `reranker.service.gate` does not allow, so that clients can only search.
-`reranker.service.client_reads` has the other requests of clients. docs/guide/proxy.md has the table.
+A search of the service's index for one text, ordered by score, is reranked. Everything else passes through unchanged
+(`reranker.service.forward`): other searches, other indexes, other APIs, and a search that the engine refuses. All
+requests that are made for a caller carry the caller's own credentials, so that the engine decides who may ask what.
+docs/guide/proxy.md has the table.
 """
 
 from __future__ import annotations
@@ -12,34 +12,39 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote
 
-from fastapi import APIRouter, Request, Response
-from starlette.background import BackgroundTask
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
+from reranker.deadline import Deadline
+from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES
 from reranker.engines.query_syntax import has_syntax
-from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
-from reranker.engines.wire import copied
-from reranker.errors import EngineError
-from reranker.records import RankedHit, Reason, ReasonKind
+from reranker.engines.wire import caller_rights, copied, json_value
+from reranker.errors import EngineAuthError, EngineError, EngineRejected, RequestTooLarge, VersionConflict
+from reranker.records import RankedHit
 from reranker.rerank.ranking import why_not
-from reranker.service.gate import CheckedBody
+from reranker.service.forward import EngineAnswer, Forwarder, api_of, is_engine_path, is_reading, raw_path
 from reranker.service.http import (
     CONTEXT_KEY,
-    PlainRoute,
+    READING,
     RequestContext,
     ServiceError,
+    asks_for_page,
     decoded_json,
+    error_response,
     of_error,
 )
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
+T = TypeVar("T")
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
@@ -69,105 +74,119 @@ WITHOUT_EFFECT = frozenset(
         "rest_total_hits_as_int",
     }
 )
-"""URL parameters that are ignored: they have no effect on one existing index, or are handled elsewhere."""
-PASSED_ON = frozenset(
+"""URL parameters that do not keep a search from being reranked: they have no effect on one existing index."""
+RERANKED_PARTS = frozenset(
     {
-        "_source_excludes",
-        "_source_includes",
-        "analyze_wildcard",
-        "analyzer",
-        "default_operator",
-        "df",
-        "explain",
+        "_source",
+        "aggregations",
+        "aggs",
         "docvalue_fields",
-        "filter_path",
-        "lenient",
-        "q",
-        "routing",
-        "search_type",
+        "explain",
+        "ext",
+        "fields",
+        "from",
+        "highlight",
+        "indices_boost",
+        "knn",
+        "min_score",
+        "post_filter",
+        "profile",
+        "query",
+        "rescore",
+        "retriever",
+        "runtime_mappings",
+        "script_fields",
         "seq_no_primary_term",
+        "size",
         "sort",
-        "stored_fields",
+        "stats",
+        "suggest",
         "terminate_after",
+        "timeout",
         "track_scores",
-        "typed_keys",
+        "track_total_hits",
         "version",
     }
 )
-"""URL parameters that only the engine implements: a search with one of them is forwarded and keeps its order."""
-_KNOWN_PARAMS = IN_BODY.keys() | WITHOUT_EFFECT | PASSED_ON
+"""Parts of a body with which a search can be reranked; one with any other part is the engine's."""
 FORWARDED = "forwarded"
 """Label of `Metrics.searches` for searches that the engine answered itself."""
+MOST_READ: Final = 256 * 1024
+"""Longest body, in bytes, that is read; a longer one, which no search box sends, passes through."""
+MAX_HITS = 10_000
+"""Hits of a search that an engine returns."""
 MAX_SEARCHES = 100
-"""Searches in one ``_msearch`` request."""
-T = TypeVar("T")
-_PARAMETER = re.compile(r"[a-z_]{1,40}")
-_INDEX = re.compile(r"[a-z0-9][a-z0-9._-]{0,80}")
+"""Searches in one ``_msearch`` request that is read."""
 AT_ONCE = 4
 """Searches of one ``_msearch`` that run concurrently; the remaining threads stay free for other requests."""
+READ_APIS: Final = ("_search", "_msearch")
+"""APIs whose requests may be reranked."""
+REFUSALS: Final = (EngineAuthError, EngineRejected, RequestTooLarge, VersionConflict)
+"""The engine's refusals of a request: the caller then gets the engine's answer to its own request."""
+_PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
 
-router = APIRouter(route_class=PlainRoute, include_in_schema=False)
+
+class Route(NamedTuple):
+    """Name of a group of requests in metrics, spans and the access log."""
+
+    path: str
+
+
+ROUTES: Final = {api: Route(f"/{{index}}/{api}") for api in READ_APIS}
+OTHER_ROUTE: Final = Route("engine")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSearch:
-    """One validated search of a client of the engine."""
+    """A search of a client of the engine that can be reranked."""
 
-    body: CheckedBody
+    body: Mapping[str, Any]
     """The client's body without ``ext.ubi``, for the engine."""
-    params: Mapping[str, str]
-    """URL parameters that are forwarded to the engine."""
     ubi: Mapping[str, Any]
     """``ext.ubi`` of the client's body."""
-    template: CheckedBody
+    template: Mapping[str, Any]
     """The body with ``{{query}}`` in place of the query text."""
     text: str
-    """The query text; empty if none was found."""
-    reason: Reason | None
-    """Why the search is forwarded instead of reranked; None if ``template`` is reranked."""
+    """The query text."""
 
 
-def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], CheckedBody]) -> ClientSearch:
-    """Return the search given by a client's body and URL parameters.
-
-    Raises `ServiceError` 400 if it is not a valid search, and 403 or 422 if ``check`` refuses it.
-    """
+def read_search(body: Any, params: Mapping[str, str]) -> ClientSearch | str:
+    """Return the search given by a client's body and URL parameters, or why it cannot be reranked."""
     if not isinstance(body, dict):
-        raise ServiceError(400, "the search body is not a JSON object")
+        return "the body is not a JSON object"
     params = {name: value for name, value in params.items() if (name, value) != ("search_type", "query_then_fetch")}
-    check_params(params, _KNOWN_PARAMS)
+    if not body.keys() & {"aggs", "aggregations", "suggest"}:
+        params.pop("typed_keys", None)  # without aggregations or suggesters it has no effect
     try:
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
-        raise ServiceError(400, f"a URL parameter among {', '.join(IN_BODY)} has an invalid value") from None
-    check(body)
-    ext = dict(body.pop("ext", {}))
-    ubi = ext.pop("ubi", {})
-    body |= {"ext": ext} if ext else {}
-    passed = {name: value for name, value in params.items() if name in PASSED_ON}
-    if not body.keys() & {"aggs", "aggregations", "suggest"}:
-        passed.pop("typed_keys", None)  # without aggregations or suggesters it has no effect
+        return "a parameter in the URL that is no valid value"
+    ext = body.get("ext", {})
+    ubi: Any = ext.get("ubi", {}) if isinstance(ext, dict) else None
+    reasons = (
+        (params.keys() - IN_BODY.keys() - WITHOUT_EFFECT, "a parameter in the URL that only the engine knows"),
+        (body.keys() - RERANKED_PARTS, "a part of the body that only the engine knows"),
+        # This includes sorting by the score first, since search_after continues in the engine's order.
+        (body.get("sort") not in (None, [], "_score", ["_score"]), "another order than by the score"),
+        (
+            not _is_first_page(body.get("from", 0), body.get("size", 10)),
+            f"hits that are not among the first {MAX_HITS}",
+        ),
+        (not isinstance(ubi, dict), "an ext.ubi that is not an object"),
+    )
+    if why := next((why for holds, why in reasons if holds), ""):
+        return why
+    others = {name: value for name, value in ext.items() if name != "ubi"}
+    body = {**{name: part for name, part in body.items() if name != "ext"}, **({"ext": others} if others else {})}
     template = copied(body)
     text, why = take_text(template, ubi.get("user_query"))
-    if passed:
-        why = f"{', '.join(sorted(passed))} in the URL"
-    elif body.get("sort") not in (None, [], "_score", ["_score"]) or "stored_fields" in body:
-        # This includes sorting by the score first, since search_after continues in the engine's order. Stored fields
-        # can hide the ids.
-        why = "sort or stored_fields"
-    reason = Reason(ReasonKind.NOT_RERANKABLE, why) if why else why_not(body)
-    return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason)
+    reason = why or why_not(body)
+    return str(reason) if reason else ClientSearch(body, dict(ubi), template, text)
 
 
-def check_params(params: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Raise `ServiceError` 400 if a URL parameter is not allowed. The message names those that are plain words."""
-    if unknown := sorted(name for name in params if name not in allowed):
-        shown = ", ".join(name for name in unknown if _PARAMETER.fullmatch(name)) or f"{len(unknown)} of them"
-        raise ServiceError(
-            400,
-            f"URL parameters that this service does not forward: {shown}; docs/guide/proxy.md has the list. "
-            "Remove them, or send the request to the engine itself",
-        )
+def _is_first_page(first: Any, size: Any) -> bool:
+    numbers = all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in (first, size))
+    return numbers and first + size <= MAX_HITS
 
 
 def _flag(text: str) -> bool:
@@ -227,16 +246,12 @@ class Answer(NamedTuple):
     """An answer in the engine's format."""
 
     values: dict[str, Any]
-    reranked: bool
-    """False if the hits are in the engine's order."""
-    searched: Searched | None = None
-    """Argument for `keep`; None for a forwarded search."""
+    searched: Searched
+    """Argument for `keep`."""
 
 
 def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> Answer:
     """Return the answer to a search. Runs in a worker thread."""
-    if sent.reason:
-        return Answer(with_shown_hits(passed_on(state, context, "_search", sent)), reranked=False)
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
@@ -255,14 +270,7 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
     answer = proxied_answer(searched.outcome, sent.body)
     if sent.ubi:
         answer["ext"] = {"ubi": {"query_id": query_id}}
-    return Answer(answer, searched.outcome.page.reranked, searched)
-
-
-def passed_on(state: ServiceState, context: RequestContext, api: str, sent: ClientSearch) -> dict[str, Any]:
-    """Return the engine's own answer; the request to the engine is bounded by the deadline."""
-    engine, deadline, path = requests_of(state.engine), context.deadline, f"/{state.settings.index}/{api}"
-    body = sent.body if api == "_count" else bounded(sent.body, deadline)
-    return state.ask_engine(lambda: engine.request("POST", path, body, sent.params or None, deadline.timeout_s()))
+    return Answer(answer, searched)
 
 
 def proxied_answer(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,48 +322,12 @@ def product_headers(state: ServiceState) -> dict[str, str]:
 def _response(state: ServiceState, content: bytes, answer: Answer | None = None) -> Response:
     """Return a response with the product header that the engine's clients check, and how it was reranked."""
     headers = product_headers(state)
-    headers["X-SSI-Reranked"] = "true" if answer is not None and answer.reranked else "false"
-    if answer is not None and answer.reranked and answer.searched is not None:
-        headers["X-SSI-Alpha"] = answer.searched.outcome.page.alpha_origin
+    page = None if answer is None else answer.searched.outcome.page
+    if page is not None:
+        headers["X-SSI-Reranked"] = "true" if page.reranked else "false"
+    if page is not None and page.reranked:
+        headers["X-SSI-Alpha"] = page.alpha_origin
     return Response(content, media_type="application/json", headers=headers)
-
-
-def check_index(state: ServiceState, context: RequestContext, index: Any) -> None:
-    """Raise `ServiceError` 403 if the index is neither the service's nor the only one behind the service's alias.
-
-    Hits contain the concrete name, so that clients come back with it. The request is nevertheless sent to the service's
-    own index, so that a filter of the alias applies. Runs in a worker thread.
-    """
-    own, name = state.settings.index, index[0] if isinstance(index, list) and len(index) == 1 else index
-    if name == own:
-        return
-    if isinstance(name, str) and name and not set(name) & set("*,"):
-        deadline = context.deadline
-        if state.ask_engine(lambda: state.index_names.read(deadline.timeout_s())) == (name,):
-            return
-    state.refuse("not_allowed")
-    shown = f"index {name!r}" if isinstance(name, str) and _INDEX.fullmatch(name) else "this choice of indexes"
-    raise ServiceError(
-        403,
-        f"{shown} is not allowed: this service answers for {own!r} and, if that is an alias of one index, for this "
-        "index; start another `ssi serve --index NAME` for another index",
-        kind="not_allowed",
-    )
-
-
-async def run_proxied(state: ServiceState, context: RequestContext, function: Callable[[], T]) -> T:
-    """Return the result of ``function``, run in a worker thread.
-
-    With ``engine_reasons`` of the settings, an error of the engine becomes a `ServiceError` with the engine's own type
-    and reason.
-    """
-    try:
-        return await state.run(context, function)
-    except EngineError as error:
-        known = of_error(error)
-        if not state.settings.engine_reasons or not error.engine_reason:
-            raise
-        raise ServiceError(known.status_code, error.engine_reason, kind=error.error_type or known.kind) from error
 
 
 def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
@@ -366,95 +338,312 @@ def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, An
     return answer
 
 
-@router.api_route("/{index}/_search", methods=["GET", "POST"])
-async def proxied_search(request: Request) -> Response:
-    """Search with a body in the engine's format."""
-    state, context, index = of_request(request)
-    params, content = dict(request.query_params), await request.body()
+class EngineProxy:
+    """ASGI application for the paths of the engine.
 
-    def work() -> tuple[bytes, Answer]:
-        check_index(state, context, index)
-        body = decoded_json(content, state.settings.limits) if content else {}
-        answer = answered(state, context, read_search(body, params, state.checked))
-        return encode(_as_asked(answer.values, params)), answer
+    Parameters
+    ----------
+    state : ServiceState
+        The service.
+    forwarder : Forwarder
+        Passes requests on to the engine.
+    """
 
-    encoded, answer = await run_proxied(state, context, work)
+    def __init__(self, state: ServiceState, forwarder: Forwarder) -> None:
+        self._state, self._forwarder = state, forwarder
+        self._forwards_all = state.settings.forward == "all"
 
-    async def keep_sent() -> None:
-        _keep(state, context, answer)
+    def takes(self, scope: Scope) -> bool:
+        """Return whether a request is for the engine.
 
-    response = _response(state, encoded, answer)
-    # Counted and logged after the answer is sent, so that the client does not wait for that.
-    response.background = BackgroundTask(keep_sent)
-    return response
+        ``GET /`` is the search page for a browser, and the engine's description for a client. An index may be named
+        "docs", like the page of the API. All other paths of the service come before the engine's.
+        """
+        path, state = scope["path"], self._state
+        if path in state.own:
+            of_both = path in ("/", f"/{state.settings.index}")
+            return of_both and scope["method"] in READING and not asks_for_page(scope["headers"])
+        return is_engine_path(path)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; an answer that breaks off ends the connection, so that no part is taken for the whole."""
+        begun = False
 
-def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
-    """Count an answer that was sent within the deadline, and log its search."""
-    if answer.searched is not None:
-        keep(state, context, answer.searched)
-    else:
-        state.answered += 1
-        state.metrics.searches.labels(FORWARDED).inc()
-        state.metrics.day.note_search(context.deadline.spent_s, fallback=False)
+        async def sending(message: Any) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
 
+        try:
+            await self._answer(scope, receive, sending)
+        except Exception as error:
+            if begun:
+                raise
+            known = of_error(error)
+            self._state.refuse(known.kind)
+            headers = {**product_headers(self._state), **(known.headers or {})}
+            response = error_response(error_shape, known.status_code, known.kind, known.message, headers)
+            await response(scope, receive, send)
 
-def of_request(request: Request) -> tuple[ServiceState, RequestContext, str]:
-    """Return the service's state, the request's context, and the index named by the path ("" if none)."""
-    return request.app.state.service, request.scope[CONTEXT_KEY], request.path_params.get("index", "")
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], raw_path(scope)
+        if not self._forwards_all and not is_reading(method, path):
+            raise ServiceError(
+                403,
+                "this service passes on requests that read, and this is none of them: send it to the engine itself, "
+                "or start the service with --forward all",
+                kind="not_forwarded",
+            )
+        index, api = api_of(path)
+        scope["route"] = ROUTES.get(api, OTHER_ROUTE)
+        headers = dict(scope["headers"])
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        if api not in READ_APIS or method not in ("GET", "POST"):
+            await self._pass_on(scope, self._pieces(b"", receive) if has_body else b"", send)
+            return
+        context: RequestContext = scope[CONTEXT_KEY]
+        context.client = context.client or "engine"
+        begun, is_whole = await self._begun(receive, context.client) if has_body else (b"", True)
+        try:
+            plain = _plain(begun, headers.get(b"content-encoding", b"")) if is_whole else None
+            params = _params(scope.get("query_string", b""))
+            response = None
+            if plain is not None and params is not None:
+                caller_rights.set(self._forwarder.rights_of(scope["headers"]))
+                context.deadline = Deadline(self._state.settings.deadline_s)
+                name = unquote(index.decode("latin-1"))
+                answer = self._search if api == "_search" else self._searches
+                response = await answer(scope, context, name, plain, params)
+            if response is None:
+                body = begun if is_whole else self._pieces(begun, receive)
+                await self._pass_on(scope, body, send, note=api == "_search")
+            else:
+                await response.response(scope, receive, send)
+                # Counted and logged after the answer is sent, so that the client does not wait for that.
+                for searched in response.searched:
+                    keep(self._state, context, searched)
+        finally:
+            self._state.hold(context.client, -len(begun))
 
+    async def _pass_on(
+        self, scope: Scope, body: bytes | AsyncIterator[bytes], send: Send, *, note: bool = False
+    ) -> None:
+        state = self._state
+        try:
+            await self._forwarder.pass_on(scope, body, send, extra={b"x-ssi-reranked": b"false"} if note else None)
+        except ServiceError as error:
+            if error.kind == "engine_unavailable":
+                state.doubt.set()
+            raise
+        if note:
+            state.answered += 1
+            state.metrics.searches.labels(FORWARDED).inc()
+            state.metrics.day.note_search(scope[CONTEXT_KEY].deadline.spent_s, fallback=False)
 
-@router.api_route("/_msearch", methods=["GET", "POST"])
-@router.api_route("/{index}/_msearch", methods=["GET", "POST"])
-async def searches(request: Request) -> Response:
-    """Answer several searches, each sent as a header line and a body line; each answer has its own status."""
-    state, context, index = of_request(request)
-    params, started = dict(request.query_params), time.perf_counter()
-    # As for the engines, an empty line in the place of a header is a header without options.
-    lines = (await request.body()).rstrip().split(b"\n")
-    if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
-        raise ServiceError(400, f"_msearch needs 1 to {MAX_SEARCHES} searches of two lines each: a header and a body")
-    limits = state.settings.limits
-    if max(map(len, lines)) > limits.max_search_bytes:
-        raise ServiceError(413, f"one of the searches has more than {limits.max_search_bytes} bytes", kind="too_large")
-    turns = asyncio.Semaphore(AT_ONCE)
+    async def _begun(self, receive: Receive, client: str) -> tuple[bytes, bool]:
+        """Return the first `MOST_READ` bytes of a body or somewhat more, and whether they are all of it.
 
-    def work(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer]:
-        header = decoded_json(header_line, limits) if header_line.strip() else {}
-        body = decoded_json(body_line, limits)
-        if not isinstance(header, dict):
-            raise ServiceError(400, "the header line of a search is not a JSON object")
-        check_index(state, context, header.pop("index", index))
-        options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
-        answer = answered(state, context, read_search(body, {**params, **options}, state.checked))
-        return encode({**_as_asked(answer.values, params), "status": 200}), answer
+        The bytes are counted as held by the client.
+        """
+        parts: list[bytes] = []
+        held, more = 0, True
+        try:
+            async with asyncio.timeout(self._state.settings.limits.receive_timeout_s):
+                while more and held <= MOST_READ:
+                    piece, more = await _next_piece(receive)
+                    held += len(piece)
+                    self._state.hold(client, len(piece))
+                    self._state.check_buffered(client)
+                    parts.append(piece)
+        except BaseException as error:
+            self._state.hold(client, -held)
+            if isinstance(error, TimeoutError):
+                raise _too_slow(self._state.settings.limits.receive_timeout_s) from None
+            raise
+        return b"".join(parts), not more
 
-    async def one(header_line: bytes, body_line: bytes) -> bytes:
-        async with turns:
+    async def _pieces(self, begun: bytes, receive: Receive) -> AsyncIterator[bytes]:
+        """Yield a body whose beginning has been read; `ServiceError` 408 if its next piece does not come in time."""
+        if begun:
+            yield begun
+        more = True
+        limit_s = self._state.settings.limits.receive_timeout_s
+        while more:
             try:
-                encoded, answer = await run_proxied(state, context, lambda: work(header_line, body_line))
-            except Exception as error:
-                known = of_error(error)
-                return encode(error_shape(known.status_code, known.kind, known.message))
-            _keep(state, context, answer)
-            return encoded
+                async with asyncio.timeout(limit_s):
+                    piece, more = await _next_piece(receive)
+            except TimeoutError:
+                raise _too_slow(limit_s) from None
+            if piece:
+                yield piece
 
-    answers = await asyncio.gather(*(one(*lines[at : at + 2]) for at in range(0, len(lines), 2)))
-    took = round((time.perf_counter() - started) * 1000.0)
-    return _response(state, b'{"took":%d,"responses":[%s]}' % (took, b",".join(answers)))
+    async def _search(
+        self, scope: Scope, context: RequestContext, index: str, content: bytes, params: Mapping[str, str]
+    ) -> Reranked | None:
+        """Return the answer to a search; None if the engine answers it."""
+        try:
+            found = await self._ranked(context, lambda: self._work(context, index, content, params))
+        except REFUSALS:
+            return None
+        except (ServiceError, EngineError):
+            raise
+        except Exception as error:
+            of_error(error)  # logs it; the engine's own answer is better than none
+            return None
+        if found is None:
+            return None
+        encoded, answer = found
+        return Reranked(_response(self._state, encoded, answer), (answer.searched,))
+
+    async def _ranked(self, context: RequestContext, work: Callable[[], T]) -> T:
+        """Return the result of work in a thread, counted as a request of its client."""
+        state = self._state
+        state.check_queue(context.client)
+        state.admit(context.client, 1)
+        try:
+            return await state.run(context, work)
+        finally:
+            state.admit(context.client, -1)
+
+    def _work(
+        self, context: RequestContext, index: str, content: bytes, params: Mapping[str, str], **more: Any
+    ) -> tuple[bytes, Answer] | None:
+        """Return the encoded answer to a search, with ``more`` values; None if the engine answers it."""
+        if not self._is_served(context, index):
+            return None
+        try:
+            body = decoded_json(content, self._state.settings.limits) if content else {}
+        except ServiceError:
+            return None
+        sent = read_search(body, params)
+        if isinstance(sent, str):
+            context.notes["passed_on"] = True
+            return None
+        answer = answered(self._state, context, sent)
+        return encode({**_as_asked(answer.values, params), **more}), answer
+
+    def _is_served(self, context: RequestContext, name: str) -> bool:
+        """Return whether a name is that of the service's index, or of the only index behind the service's alias.
+
+        Hits contain the concrete name, so that clients come back with it. Runs in a worker thread.
+        """
+        state = self._state
+        if name == state.settings.index:
+            return True
+        if _PLAIN_NAME.fullmatch(name) is None:
+            return False
+        timeout_s = context.deadline.timeout_s()
+        return state.ask_engine(lambda: state.index_names.read(timeout_s)) == (name,)
+
+    async def _searches(
+        self, scope: Scope, context: RequestContext, index: str, content: bytes, params: Mapping[str, str]
+    ) -> Reranked | None:
+        """Return the answer to several searches, each sent as a header line and a body line; None as `_search`.
+
+        Those that are not reranked are sent to the engine in one request; each search has its own status.
+        """
+        started = time.perf_counter()
+        # As for the engines, an empty line in the place of a header is a header without options.
+        lines = content.rstrip().split(b"\n")
+        if len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
+            return None
+        pairs = [(lines[place], lines[place + 1]) for place in range(0, len(lines), 2)]
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def one(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer | None] | None:
+            async with turns:
+                header = _header(header_line, index, params)
+                if header is None:
+                    return None
+                try:
+                    return await self._ranked(
+                        context, lambda: self._work(context, header[0], body_line, header[1], status=200)
+                    )
+                except REFUSALS:
+                    return None
+                except Exception as error:
+                    known = of_error(error)
+                    return encode(error_shape(known.status_code, known.kind, known.message)), None
+
+        found = await asyncio.gather(*(one(*pair) for pair in pairs))
+        if not any(found):
+            return None
+        rest = [pair for pair, answer in zip(pairs, found, strict=True) if answer is None]
+        others: Iterator[Mapping[str, Any]] = iter(())
+        if rest:
+            told = await self._forwarder.ask(scope, b"".join(part + b"\n" for pair in rest for part in pair))
+            parts = _responses(told, len(rest))
+            if parts is None:
+                return Reranked(Response(told.content, told.status, media_type="application/json"), ())
+            others = iter(parts)
+        answers = [encode(next(others)) if answer is None else answer[0] for answer in found]
+        took = round((time.perf_counter() - started) * 1000.0)
+        encoded = b'{"took":%d,"responses":[%s]}' % (took, b",".join(answers))
+        searched = tuple(answer[1].searched for answer in found if answer is not None and answer[1] is not None)
+        return Reranked(_response(self._state, encoded), searched)
 
 
-@router.api_route("/{index}/_count", methods=["GET", "POST"])
-async def count(request: Request) -> Response:
-    """Count the documents that a query matches."""
-    state, context, index = of_request(request)
-    params, content = dict(request.query_params), await request.body()
+class Reranked(NamedTuple):
+    """A response, and the searches that it answers."""
 
-    def work() -> bytes:
-        check_index(state, context, index)
-        body = decoded_json(content, state.settings.limits) if content else {}
-        return encode(passed_on(state, context, "_count", read_search(body, params, state.checked)))
+    response: Response
+    searched: Sequence[Searched]
 
-    encoded = await run_proxied(state, context, work)
-    state.answered += 1
-    return _response(state, encoded)
+
+def _header(line: bytes, index: str, params: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+    """Return index and parameters of one search of ``_msearch``; None if its header is not of the usual form."""
+    try:
+        header = json_value(line) if line.strip() else {}
+    except ValueError:
+        return None
+    if not isinstance(header, dict):
+        return None
+    name = header.pop("index", index)
+    name = name[0] if isinstance(name, list) and len(name) == 1 else name
+    if not isinstance(name, str):
+        return None
+    options = {key: value if isinstance(value, str) else str(value).lower() for key, value in header.items()}
+    return name, {**params, **options}
+
+
+def _responses(told: EngineAnswer, n: int) -> list[Mapping[str, Any]] | None:
+    """Return the answers in the engine's answer to ``_msearch``; None if they are not as many as were asked."""
+    try:
+        value = json_value(told.content)
+    except ValueError:
+        return None
+    parts = value.get("responses") if told.status == 200 and isinstance(value, dict) else None
+    return parts if isinstance(parts, list) and len(parts) == n else None
+
+
+async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next piece of a body, and whether more may come; `ServiceError` 400 if it breaks off."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ServiceError(400, "the body is incomplete or badly chunked", kind="broken_body")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _too_slow(limit_s: float) -> ServiceError:
+    return ServiceError(408, f"the body did not arrive within {limit_s:g} s")
+
+
+def _plain(body: bytes, encoding: bytes) -> bytes | None:
+    """Return the content of a body; None if it is longer than `MOST_READ`, or of an encoding that is not read."""
+    encoding = encoding.strip().lower()
+    if encoding in (b"", b"identity"):
+        return body if len(body) <= MOST_READ else None
+    if encoding != b"gzip":
+        return None
+    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        plain = inflater.decompress(body, MOST_READ + 1)
+    except zlib.error:
+        return None
+    return plain if len(plain) <= MOST_READ and inflater.eof and not inflater.unused_data else None
+
+
+def _params(query: bytes) -> dict[str, str] | None:
+    """Return the parameters of a URL by name; None if one is given twice."""
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    return dict(pairs) if len(dict(pairs)) == len(pairs) else None

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from reranker.engines.bodies import fill_variables
 from reranker.errors import InputError
 from reranker.rerank.answer import RerankedPage
-from reranker.service.gate import CheckedBody, trusted_body
 from reranker.service.http import (
     COMMON_RESPONSES,
     Context,
@@ -47,13 +46,9 @@ class SearchRequest(RequestBody):
     """One search request. Unknown fields are ignored."""
 
     query: Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="The query text that the user entered.")]
-    body: Annotated[
-        dict[str, Any] | str | None,
-        Meta(
-            description="Search body with {{query}} in place of the query text, or the name of one of the service's "
-            "bodies; absent: the service's default body."
-        ),
-    ] = None
+    body: Annotated[str | None, Meta(description="Name of one of the service's bodies; absent: its default body.")] = (
+        None
+    )
     variables: (
         Annotated[dict[str, Any], Meta(description="Values for the variables of the service's body, by name.")] | None
     ) = None
@@ -176,35 +171,22 @@ def keep(state: ServiceState, context: RequestContext, searched: Searched) -> No
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
     """Return the search described by a request.
 
-    Raises `ServiceError` 422 for an invalid body or invalid variables, and 403 for a body that is not allowed.
+    Raises `ServiceError` 422 for an unknown body or invalid variables.
     """
-    settings, wished = state.settings, wanted.body
-    body: CheckedBody | None
-    if isinstance(wished, dict):
-        if settings.fixed_body:
-            raise ServiceError(403, "body: this service only searches with its own body", kind="not_allowed")
-        body = state.checked(wished)
-        if "{{query}}" not in json.dumps(wished):
-            raise ServiceError(422, "body: must contain {{query}} in place of the query text", kind="invalid")
-        if wanted.variables:
-            raise ServiceError(
-                422, "variables: only for the service's bodies; fill in your own body before sending it", kind="invalid"
-            )
-    else:
-        if wished is not None and wished not in settings.bodies:
-            raise ServiceError(
-                422, f"body: unknown name; the service has {', '.join(settings.bodies) or 'none'}", kind="invalid"
-            )
-        template = settings.body if wished is None else settings.bodies[wished]
-        try:
-            filled = fill_variables(template or {}, wanted.variables or {})
-        except InputError as error:
-            raise ServiceError(422, f"variables: {error}", kind="invalid") from error
-        body = trusted_body(filled) if filled else None
+    settings, name = state.settings, wanted.body
+    if name is not None and name not in settings.bodies:
+        raise ServiceError(
+            422, f"body: unknown name; the service has {', '.join(settings.bodies) or 'none'}", kind="invalid"
+        )
+    template = settings.body if name is None else settings.bodies[name]
+    try:
+        filled = fill_variables(template or {}, wanted.variables or {})
+    except InputError as error:
+        raise ServiceError(422, f"variables: {error}", kind="invalid") from error
     size, first = wanted.page
     return SearchCall(
         wanted.query,
-        body,
+        filled or None,
         size,
         first,
         wanted.explain,

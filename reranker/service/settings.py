@@ -16,6 +16,7 @@ from reranker.rerank.settings import RerankSettings
 MIB = 1024 * 1024
 LARGE_BODY = MIB
 """Size in bytes above which only a few bodies are processed at the same time."""
+FORWARDS = ("reading", "all")
 PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 
 
@@ -93,15 +94,12 @@ class ServiceSettings:
     Paths for ``title``, ``text``, ``url`` and ``image``, and a list of ``facts`` (brand, price). For a missing role,
     common field names are tried.
     """
-    fixed_body: bool = False
-    """Whether ``POST /search`` refuses bodies sent by clients."""
     proxy: bool = False
-    """Whether the engine's own search requests are served too (`reranker.service.proxy`).
-
-    These requests contain their own bodies even if ``fixed_body`` is set.
-    """
-    engine_reasons: bool = False
-    """Whether errors of proxied requests contain the engine's own type and reason, which can quote the query."""
+    """Whether the engine's own requests are served too, with the rights of their callers (`reranker.service.proxy`)."""
+    forward: str = "reading"
+    """{'reading', 'all'}: Which of the engine's requests pass through: those that read, or writes too."""
+    caller_headers: tuple[str, ...] = ()
+    """Names of more headers that say who a caller of the engine is, for example those of a proxy for authentication."""
     shadow: bool = False
     """Whether the model only scores and logs in the background, while answers stay in the engine's order."""
     percent: float = 100
@@ -149,6 +147,8 @@ class ServiceSettings:
             fill_template(fill_variables(body, {}), "")
         reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
         check_ranges(self, **self.RANGES)
+        if self.forward not in FORWARDS:
+            raise ConfigError(f"forward is {self.forward!r:.40}: choose one of {', '.join(FORWARDS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both a certificate and a key: give --tls-cert and --tls-key, or neither")
         if self.api_keys is None and not self.without_keys and not is_loopback(self.host):

@@ -17,12 +17,12 @@ from fastapi import Depends, Request
 from reranker.deadline import Deadline
 from reranker.engines.protocol import Engine
 from reranker.engines.scripts import requests_of
-from reranker.engines.wire import quoted
+from reranker.engines.wire import own_rights, quoted
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.copies import WorkFolder
-from reranker.service.gate import CheckedBody, check_body
-from reranker.service.http import ErrorShape, PathFamily, RequestContext, ServiceError, of_error
+from reranker.service.forward import Forwarder
+from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
@@ -36,6 +36,10 @@ RETRY_S = 1.0
 """Longest pause, in seconds, between two health checks while searches fail."""
 NAMES_S = 1.0
 """Seconds for which the concrete indexes behind an alias are kept."""
+LONGEST_WAIT = 0.25
+"""Share of the deadline that a request may be expected to wait for a thread before it is refused."""
+LEFT_TO_OTHERS = 0.25
+"""Share of the queue and of the memory for bodies that a single client cannot occupy."""
 DOUBT_S = 0.2
 """Seconds to wait before a health check that a failed client search has triggered."""
 BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
@@ -233,9 +237,10 @@ class IndexNames:
         read_s, names = self._known
         if self._now() - read_s >= NAMES_S:
             try:
-                answer = requests_of(self._engine).request(
-                    "GET", f"/{quoted(self._index)}/_settings/index.uuid", timeout_s=timeout_s
-                )
+                with own_rights():
+                    answer = requests_of(self._engine).request(
+                        "GET", f"/{quoted(self._index)}/_settings/index.uuid", timeout_s=timeout_s
+                    )
             except IndexMissing:
                 answer = {}
             names = tuple(sorted(answer))
@@ -287,8 +292,8 @@ class ServiceState:
         self.shapes_seen = BodyShapes()
         self.shapes: dict[str, ErrorShape] = {}
         """Format of error answers, by path."""
-        self.family: PathFamily | None = None
-        """Paths of the engine's API, if they are proxied."""
+        self.forwarder: Forwarder | None = None
+        """Passes requests on to the engine, if it is proxied."""
         self.own: set[str] = set()
         """Path templates of the service's routes."""
         self.index_names = IndexNames(engine, settings.index)
@@ -351,14 +356,6 @@ class ServiceState:
         """
         return self.breaker.call(function, probe=probe)
 
-    def checked(self, body: Any) -> CheckedBody:
-        """Return a client's search body after `check_body` has accepted it; count a refusal."""
-        try:
-            return check_body(body, self.settings.index)
-        except ServiceError as error:
-            self.refuse(error.kind)
-            raise
-
     def refuse(self, kind: str) -> None:
         """Count a refused request under a reason from a bounded set."""
         self.metrics.child(self.metrics.refused, kind).inc()
@@ -366,19 +363,27 @@ class ServiceState:
     def body_limit(self, path: str) -> int:
         """Return the largest body, in bytes, that a path accepts."""
         limits = self.settings.limits
-        large = path in self.large or (self.family is not None and path.endswith(f"/{self.family.large}"))
-        return limits.max_body_bytes if large else min(limits.max_search_bytes, limits.max_body_bytes)
+        return limits.max_body_bytes if path in self.large else min(limits.max_search_bytes, limits.max_body_bytes)
 
     def shape_of(self, path: str) -> ErrorShape | None:
         """Return the format of a path's error answers; None: this service's own."""
-        shape = self.shapes.get(path)
-        return self.family.shape if shape is None and self.is_proxied(path) and self.family is not None else shape
+        return self.shapes.get(path)
 
-    def is_proxied(self, path: str) -> bool:
-        """Return whether a path belongs to the engine's API, and is proxied."""
-        if self.family is None or path in self.own:
-            return self.family is not None and path == f"/{self.settings.index}"
-        return self.family.contains(path)
+    def check_queue(self, client: str) -> None:
+        """Raise `ServiceError` 429 if the queue is full, or the expected wait for a thread is too long."""
+        limits = self.settings.limits
+        wait_s = self.threads.expected_wait_s(client)
+        places = limits.threads + limits.max_waiting
+        full = self.admitted >= places or self.admitted_of[client] >= _most_of_one(places)
+        if full or wait_s > LONGEST_WAIT * self.settings.deadline_s:
+            raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
+
+    def check_buffered(self, client: str) -> None:
+        """Raise `ServiceError` 503 if the bodies in memory, of all clients or of this one, are too large."""
+        limits = self.settings.limits
+        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
+        if self.buffered_bytes > limits.max_buffered_bytes or self.buffered_of[client] > most_of_one:
+            raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
 
     def admit(self, client: str, number: int) -> None:
         """Count requests of a client that start (1) or end (-1)."""
@@ -478,6 +483,11 @@ async def service_of(request: Request) -> ServiceState:
 
 
 State = Annotated[ServiceState, Depends(service_of)]
+
+
+def _most_of_one(whole: int) -> int:
+    """Return the part of a total capacity that a single client may take."""
+    return whole - int(whole * LEFT_TO_OTHERS)
 
 
 def open_state(

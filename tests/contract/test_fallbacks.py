@@ -113,7 +113,7 @@ def site(engine: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytes
     store = served.store_path if request.param == "beside" else None
     state = open_state(failing, options, model=folder / "model", store=store)
     try:
-        with TestClient(create_app(options, state, all_parts(with_proxy=True)), base_url="http://127.0.0.1") as client:
+        with TestClient(create_app(options, state, all_parts()), base_url="http://127.0.0.1") as client:
             yield Site(served, failing, client)
     finally:
         engine.delete_index(index)

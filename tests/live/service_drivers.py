@@ -42,7 +42,7 @@ HEAD = f"POST /search HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json
 
 def search_body(number: int, **fields: Any) -> bytes:
     """Return the body of the n-th search."""
-    return json.dumps({"query": QUERIES[number % len(QUERIES)], "body": TEMPLATE, "size": 10, **fields}).encode()
+    return json.dumps({"query": QUERIES[number % len(QUERIES)], "size": 10, **fields}).encode()
 
 
 # ---- slow clients -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.service.test_gate import TAKEN, filled
 
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp
@@ -48,8 +49,6 @@ from tests.live.hostile_load import (
 )
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
-from tests.services import TEMPLATE
-from tests.unit.service.test_gate import TAKEN, filled
 
 ATTACK_S = float(os.environ.get("SSI_ATTACK_S", "4"))
 DEADLINE_S = 1.0
@@ -341,7 +340,7 @@ def slow_bodies(index: str) -> list[tuple[str, Sent]]:
 
 def ordinary(number: int) -> Sent:
     """Return an ordinary search."""
-    return "/search", as_json({"query": words(number), "body": TEMPLATE, "size": 10})
+    return "/search", as_json({"query": words(number), "size": 10})
 
 
 def report(found: Attack, record: Record) -> None:
@@ -493,7 +492,7 @@ def test_the_worst_bodies_that_are_legal_neither_stall_nor_fill_the_service(
 def test_explanations_of_long_queries_keep_the_deadline(site: Site, proxy: ServiceProcess, record: Record) -> None:
     known, unknown = words(1, 900), " ".join(f"{n:0100d}" for n in range(60))
     text = f"{known} {unknown}"[:10_000]
-    body = as_json({"query": text, "body": TEMPLATE, "size": 1000, "explain": True})
+    body = as_json({"query": text, "size": 1000, "explain": True})
 
     async def run() -> tuple[list[tuple[int, bytes, float]], Seen]:
         others, over = Seen(), asyncio.Event()

@@ -24,14 +24,13 @@ from reranker.models.ranking_model import RankingModel
 from tests.engines.memory import memory_engine
 from tests.live.service_process import ServiceProcess
 from tests.served import model_of, random_documents, serve
-from tests.services import TEMPLATE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 N_COPIES = int(os.environ.get("SSI_COPIES", "10"))
 N_CLIENTS = 3
 SWAP_S = 30.0
 """Seconds until a whole copy must answer."""
-REQUEST = {"query": "word3 word11 word20", "body": TEMPLATE, "size": 30}
+REQUEST = {"query": "word3 word11 word20", "size": 30}
 
 
 class Source:

@@ -13,7 +13,7 @@ from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import ServiceState
 from tests.engines.memory import memory_engine
 from tests.served import Served
-from tests.services import TEMPLATE, client_of, service_over, small_index
+from tests.services import client_of, service_over, small_index
 from tests.unit.service.test_guard import run
 
 SENT = {"content-type": "application/json"}
@@ -131,7 +131,7 @@ def test_the_names_of_a_service(change: dict[str, Any], names: set[str] | None) 
 def test_bodies_are_limited_by_route(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, limits=Limits(max_search_bytes=2_000, max_body_bytes=50_000))
     client = client_of(state)
-    search = {"query": "word3", "body": TEMPLATE}
+    search = {"query": "word3"}
     for path, body in (("/search", search), ("/embed", {"inputs": "a"}), ("/rerank", {"query": "a", "texts": ["b"]})):
         text = client.build_request("POST", path, json=body).read()
         for size, expected in ((2_000, True), (2_001, path != "/search"), (50_000, path != "/search"), (50_001, False)):

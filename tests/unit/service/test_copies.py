@@ -31,7 +31,7 @@ from reranker.service.state import ServiceState, open_state
 from reranker.store import MANIFEST, VectorStore, read_store_manifest, store_files
 from tests.engines.memory import memory_engine
 from tests.served import Served, random_documents, serve
-from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, sibling, small_index
+from tests.services import PATIENT, Site, client_of, promote, service_over, sibling, small_index
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def names(work: WorkFolder) -> list[str]:
 
 
 def ask(state: ServiceState) -> Any:
-    return client_of(state).post("/search", json={"query": "word3 word11", "body": TEMPLATE}).json()
+    return client_of(state).post("/search", json={"query": "word3 word11"}).json()
 
 
 def order(state: ServiceState) -> list[str]:
@@ -379,7 +379,9 @@ def test_a_damaged_model_is_not_served(served: Served, tmp_path: Path, work: Wor
     DAMAGES[kind](file)
     with pytest.raises(ArtifactError, match="damaged"):
         load_model(tmp_path / "damaged", copy=work.copy)
-    state = open_state(served.engine, ServiceSettings(index="docs", rerank=PATIENT), model=tmp_path / "damaged")
+    state = open_state(
+        served.engine, ServiceSettings(index="docs", rerank=PATIENT, body=TEMPLATE), model=tmp_path / "damaged"
+    )
     answer = ask(state)
     assert answer["fallback"] and answer["reason"] == "no model is loaded"
 
@@ -651,7 +653,7 @@ def test_a_version_by_name_with_a_large_store_is_verified_in_the_background(
     monkeypatch.setattr(serving, "MAX_COPIED_AT_ONCE", 1000)
     woken: list[int] = []
     state.versions.on_request = lambda: woken.append(1)
-    body = {"query": "word3", "body": TEMPLATE, "version": site.second.model_id}
+    body = {"query": "word3", "version": site.second.model_id}
     for _ in range(2):
         answer = client_of(state).post("/search", json=body)
         assert answer.status_code == 503 and answer.json()["error"]["type"] == "verifying"

@@ -23,7 +23,6 @@ from reranker.service.settings import ServiceSettings
 from reranker.service.state import open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
-from tests.services import TEMPLATE
 from tests.unit.rerank.test_degradation import TEXTS, Whole, is_own, odd_answer
 from tests.unit.rerank.test_reranker import Spy
 
@@ -102,7 +101,7 @@ def test_the_answer_is_a_permutation_of_the_engines_or_its_own_page_or_an_error(
     page: SearchAnswer | Exception = odd_answer(rng, service.whole, ["title", "text"], raw=True)
     if rng.random() < 0.2:
         page = rng.choice(ERRORS)
-    request = {"query": query, "body": TEMPLATE, "size": size, "explain": rng.random() < 0.5}
+    request = {"query": query, "size": size, "explain": rng.random() < 0.5}
     answers = []
     for _ in range(2):
         service.engine.tell([first, *later], page)
@@ -152,7 +151,7 @@ def test_a_scorer_that_raises_is_told_by_its_class_alone(service: Service) -> No
     hits = service.served.engine.search("docs", {"query": {"match_all": {}}, "size": 5})
     spoiled = SearchAnswer(tuple(type(hit)(hit.id, hit.index, hit.score, {"ssi_x": Broken()}) for hit in hits.hits), 5)
     service.engine.tell([spoiled, ZeroDivisionError("canary")], hits)
-    answer = service.client.post("/search", json={"query": "word3", "body": TEMPLATE})
+    answer = service.client.post("/search", json={"query": "word3"})
     assert answer.status_code == 200
     assert answer.json()["fallback"] and "canary" not in answer.text
     service.engine.tell([])

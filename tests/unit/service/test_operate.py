@@ -26,7 +26,7 @@ from reranker.service.telemetry import MAX_SHAPES, QUARTER_S, QUARTERS, BodyShap
 from tests.engines.memory import memory_engine
 from tests.engines.policy import library
 from tests.served import Served, model_of, random_documents, serve
-from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, small_index
+from tests.services import PATIENT, Site, client_of, promote, service_over, small_index
 
 WAIT_S = 30.0
 
@@ -227,10 +227,9 @@ def test_drift_is_measured_when_it_is_asked_for(served: Served, tmp_path: Path) 
 def test_body_shapes_are_counted_by_origin_and_logged_once(
     served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Operated(served, tmp_path)
     body = {"query": {"match": {"title": {"query": "{{query}}"}}}}
-    pairs = (("word3", TEMPLATE), ("word5", TEMPLATE), ("word3", body))
-    asked = [{"query": query, "body": one} for query, one in pairs]
+    site = Operated(served, tmp_path, bodies={"titles": body})
+    asked = [{"query": "word3"}, {"query": "word5"}, {"query": "word3", "body": "titles"}]
     with caplog.at_level("WARNING", "reranker"):
         for wanted in asked:
             site.ask("POST", "/search", wanted)

@@ -94,14 +94,11 @@ def test_text_embeddings_inference(client: TestClient, served: Served) -> None:
         assert 1 / (1 + np.exp(-one["score"])) == pytest.approx(score)
 
 
-@pytest.mark.parametrize("proxied", [None, "docs"])
-def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(
-    served: Served, tmp_path: Path, proxied: str | None
-) -> None:
+def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(served: Served, tmp_path: Path) -> None:
     (key, line), (events_key, second) = new_key("shop", "search"), new_key("site", "events")
     (tmp_path / "keys").write_text(f"{line}\n{second}\n")
     state = service_over(served, tmp_path, route="beside", rerank=PATIENT, api_keys=tmp_path / "keys")
-    client = client_of(state, *all_parts(with_proxy=proxied is not None))
+    client = client_of(state, *all_parts())
     body = {"query": QUERY, "texts": TEXTS, "return_text": True, "top_n": 3}
     for shown, status in ((None, 401), ("wrong", 401), (events_key, 403), (key, 200)):
         headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
@@ -109,9 +106,9 @@ def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(
         assert [answer.status_code for answer in answers] == [status, status]
         assert answers[0].json() == answers[1].json()
     assert [one["index"] for one in answers[0].json()] == expected_order(served, TEXTS)[0][:3]
-    # The page is read without a key; the ping of a client of the engine needs one.
+    # The page is read without a key.
     assert "<html" in client.get("/", headers={"accept": "text/html"}).text
-    assert client.head("/").status_code == (405 if proxied is None else 401)
+    assert client.head("/").status_code == 405
     state.threads.close()
 
 

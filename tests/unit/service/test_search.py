@@ -105,7 +105,7 @@ def ask(state: ServiceState, **fields: Any) -> Any:
 def test_the_answer_is_the_rerankers_own(state: ServiceState, served: Served) -> None:
     reranker = Reranker(served.engine, "docs", served.model, settings=PATIENT)
     page = reranker.search(QUERY, TEMPLATE, size=7, from_=2, explain=True)
-    answer = ask(state, body=TEMPLATE, size=7, explain=True, **{"from": 2})
+    answer = ask(state, size=7, explain=True, **{"from": 2})
     assert [(h["id"], h["score"], h["rank"]) for h in answer["hits"]] == [(h.id, h.score, h.rank) for h in page.hits]
     assert answer["reranked"] and answer["mode"] == "rerank" and answer["route"] == "fetch"
     assert answer["model_id"] == served.model.model_id and answer["encoder_id"] == served.model.encoder_id
@@ -121,16 +121,13 @@ def test_without_a_body_the_services_own_is_used_and_without_that_the_models_fie
     own = service_over(served, tmp_path, body=body)
     answer = ask(own)
     assert len(answer["hits"]) == 3 and set(answer["hits"][0]["source"]) == {"tag"}
-    assert len(ask(service_over(served, tmp_path))["hits"]) == 10
-    assert set(ask(own, body=TEMPLATE)["hits"][0]["source"]) == {"title", "text", "tag"}
+    assert len(ask(service_over(served, tmp_path, body=None))["hits"]) == 10
 
 
 def test_variables_of_the_services_bodies_take_the_requests_values(served: Served, tmp_path: Path) -> None:
     match = {"match": {"text": "{{query}}"}}
     body = {"query": {"bool": {"must": match, "filter": [{"term": {"tag": "{{tag?}}"}}]}}, "size": "{{size=3}}"}
-    state = service_over(
-        served, tmp_path, body=body, bodies={"titles": {"query": {"match": {"title": "{{query}}"}}}}, fixed_body=True
-    )
+    state = service_over(served, tmp_path, body=body, bodies={"titles": {"query": {"match": {"title": "{{query}}"}}}})
     plain = ask(state)
     assert len(plain["hits"]) == 3
     tag = plain["hits"][0]["source"]["tag"]
@@ -151,16 +148,11 @@ def test_variables_of_the_services_bodies_take_the_requests_values(served: Serve
     for wrong, said in wrongs:
         answer = client.post("/search", json={"query": QUERY, **wrong})
         assert answer.status_code == 422 and said in answer.json()["error"]["message"], answer.text
-    own = client_of(service_over(served, tmp_path)).post(
-        "/search", json={"query": QUERY, "body": TEMPLATE, "variables": {"x": 1}}
-    )
-    assert own.status_code == 422 and "your own body" in own.text
 
 
-def test_a_service_with_a_fixed_body_takes_no_other(served: Served, tmp_path: Path) -> None:
-    client = client_of(service_over(served, tmp_path, body=TEMPLATE, fixed_body=True))
-    assert client.post("/search", json={"query": QUERY}).status_code == 200
-    assert client.post("/search", json={"query": QUERY, "body": TEMPLATE}).status_code == 403
+def test_a_request_cannot_bring_a_body(state: ServiceState) -> None:
+    answer = client_of(state).post("/search", json={"query": QUERY, "body": TEMPLATE})
+    assert answer.status_code == 422 and "body" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("off", [False, "off"])
@@ -407,7 +399,7 @@ def test_bodies_that_the_engine_is_too_slow_for_keep_nobody_out(served: Served, 
         (EngineOverloaded("heap", status=429, error_type="circuit_breaking_exception"), 429, "engine_overloaded"),
     ):
         engine.error = error
-        answer = client.post("/search", json={"query": QUERY, "body": TEMPLATE})
+        answer = client.post("/search", json={"query": QUERY})
         assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
         engine.error = None
         assert client.post("/search", json={"query": QUERY}).status_code == 200
@@ -436,9 +428,10 @@ def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reranker.service.threads.GRACE_S", 10.0)  # the answer is on its way, however slow this machine
-    engine, state = failing(served, tmp_path, rerank=RerankSettings(deadline_ms=300.0))
+    settings = RerankSettings(deadline_ms=300.0)
+    engine, state = failing(served, tmp_path, rerank=settings, body={**TEMPLATE, "_source": False})
     engine.seconds = 0.305
-    answer = client_of(state).post("/search", json={"query": QUERY, "body": {**TEMPLATE, "_source": False}}).json()
+    answer = client_of(state).post("/search", json={"query": QUERY}).json()
     assert answer["fallback"] and "deadline" in answer["reason"]
     assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
     assert b'ssi_fallbacks_total{cause="deadline"} 1.0' in state.metrics.text()
@@ -446,23 +439,25 @@ def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(
 
 def test_without_a_model_the_engines_order_comes_and_says_so(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path)
+    bare = service_over(served, tmp_path, body=None).settings
     (tmp_path / "broken").mkdir()
     state = open_state(served.engine, state.settings, model=tmp_path / "broken")
     client = client_of(state)
-    answer = client.post("/search", json={"query": QUERY, "body": TEMPLATE}).json()
+    answer = client.post("/search", json={"query": QUERY}).json()
     assert answer["fallback"] and answer["reason"] == "no model is loaded" and answer["model_id"] == ""
     assert "manifest" in client.get("/ready").json()["degraded"]
-    assert client.post("/search", json={"query": QUERY}).status_code in (422, 503)
+    client = client_of(open_state(served.engine, bare, model=tmp_path / "broken"))
+    assert client.post("/search", json={"query": QUERY}).status_code in (422, 503), "nothing names the text fields"
 
 
 def test_without_a_store_the_engines_order_comes_and_says_so(served: Served, tmp_path: Path) -> None:
     save_model(served.model, tmp_path / "model")
     settings = ServiceSettings(index="docs", route="beside")
     state = open_state(served.engine, settings, model=tmp_path / "model", store=tmp_path / "none")
-    answer = ask(state, body=TEMPLATE)
+    answer = ask(state)
     assert answer["fallback"] and "no vector store" in answer["reason"]
     beside = service_over(served, tmp_path, route="beside")
-    assert ask(beside, body=TEMPLATE)["reranked"]
+    assert ask(beside)["reranked"]
 
 
 def test_another_version_can_be_asked_for(served: Served, tmp_path: Path, state: ServiceState) -> None:

@@ -50,7 +50,7 @@ def test_a_new_calibration_is_taken_too(served: Served, tmp_path: Path) -> None:
     key = Calibration.key(body_hash(TEMPLATE), 200)
     promote(served, site.first.model_id, {key: {"alpha": 0.25}})
     assert site.watcher.poll()
-    answer = client_of(site.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+    answer = client_of(site.state).post("/search", json={"query": "word3"}).json()
     assert (answer["alpha"], answer["alpha_origin"]) == (0.25, "calibrated")
 
 
@@ -237,9 +237,7 @@ def test_versions_asked_for_by_name_are_loaded_and_a_few_kept(served: Served, tm
         save_model(model, site.models / f"m{number}")
     client = client_of(site.state)
     for model in models:
-        answer = client.post(
-            "/search", json={"query": "word3", "body": TEMPLATE, "version": model.model_id[:10]}
-        ).json()
+        answer = client.post("/search", json={"query": "word3", "version": model.model_id[:10]}).json()
         assert answer["model_id"] == model.model_id
     assert len(site.state.versions._others) == 3
     listed = client.get("/versions").json()["versions"]

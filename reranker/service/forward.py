@@ -1,0 +1,311 @@
+"""Requests of callers that go to the engine as they came, and the engine's answers that go back the same way.
+
+Such a request carries the caller's own credentials and none of the service's, so that the engine decides who may ask
+what. Method, path, parameters and body are passed on byte by byte, and the answer's status, headers and body come back
+unchanged, piece by piece. Only headers that belong to one connection are left out, and those by which a proxy states
+who its client is (`STATED_BY_PROXIES`): an engine may trust them, and anybody can send them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import aiohttp
+from multidict import CIMultiDict
+from starlette.types import Scope, Send
+from yarl import URL
+
+from reranker.engines.protocol import Engine, HasAddress
+from reranker.engines.settings import EngineSettings
+from reranker.errors import Unsupported
+from reranker.service.http import ServiceError
+
+CREDENTIALS: Final = ("authorization", "es-security-runas-user")
+"""Headers of a caller that say who it is, to both engines."""
+OF_CONNECTION: Final = frozenset(
+    {
+        "connection",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that belong to one connection (RFC 9110, 7.6.1)."""
+STATED_BY_PROXIES: Final = ("forwarded", "x-forwarded-", "x-proxy-", "x-real-ip", "x-client-cert", "x-ssl-client-")
+"""Beginnings of the headers by which a proxy states who its client is."""
+READING: Final[Mapping[str, frozenset[str]]] = {
+    "POST": frozenset(
+        {
+            "_analyze",
+            "_async_search",
+            "_count",
+            "_eql/search",
+            "_explain/{id}",
+            "_field_caps",
+            "_knn_search",
+            "_mget",
+            "_msearch",
+            "_msearch/template",
+            "_mtermvectors",
+            "_pit",
+            "_query",
+            "_rank_eval",
+            "_render/template",
+            "_search",
+            "_search/point_in_time",
+            "_search/scroll",
+            "_search/template",
+            "_search_shards",
+            "_sql",
+            "_sql/close",
+            "_sql/translate",
+            "_terms_enum",
+            "_termvectors",
+            "_termvectors/{id}",
+            "_validate/query",
+        }
+    ),
+    # They end what a reading request has begun.
+    "DELETE": frozenset(
+        {
+            "_async_search/{id}",
+            "_pit",
+            "_search/point_in_time",
+            "_search/point_in_time/_all",
+            "_search/scroll",
+            "_search/scroll/{id}",
+        }
+    ),
+}
+"""APIs that read although their method is not GET or HEAD, by method."""
+ALL: Final = "_all"
+"""Name of all indexes, where a path names an index."""
+PIECE_BYTES: Final = 64 * 1024
+"""Bytes of an answer that are in memory at a time."""
+MOST_AT_ONCE: Final = 512
+"""Requests that are passed on at the same time; further ones are answered with 503."""
+MOST_READ_BYTES: Final = 64 * 1024 * 1024
+"""Longest answer that is read as a whole."""
+
+
+class EngineAnswer(NamedTuple):
+    """An answer of the engine that was read as a whole."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    content: bytes
+
+
+class Forwarder:
+    """Passes requests on to one engine.
+
+    Parameters
+    ----------
+    url : str
+        URL of the engine; its path, if it has one, comes before every path.
+    settings : EngineSettings
+        How the engine is reached: time limits, TLS, HTTP proxy. Its credentials and headers are not used.
+    also : iterable of str
+        Names of more headers of callers that are passed on although a proxy may set them.
+    """
+
+    def __init__(self, url: str, settings: EngineSettings, also: Iterable[str] = ()) -> None:
+        self._url, self._settings = url.rstrip("/"), settings
+        self._also = frozenset(name.lower() for name in also)
+        self._session: aiohttp.ClientSession | None = None
+        self._n_running = 0
+
+    def rights_of(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+        """Return the headers that say who the caller is, for the requests that are made for it."""
+        named = {*CREDENTIALS, *self._also}
+        decoded = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
+        return {name: value for name, value in decoded if name in named}
+
+    async def pass_on(
+        self,
+        scope: Scope,
+        body: bytes | AsyncIterator[bytes],
+        send: Send,
+        *,
+        extra: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """Pass a request on, and its answer back as it comes; ``extra`` headers are added to the answer.
+
+        Raises `ServiceError` 503 if the engine does not answer, as long as no part of an answer was sent.
+        """
+        async with self._asked(scope, body) as answer:
+            start = {"type": "http.response.start", "status": answer.status}
+            await send({**start, "headers": [*_answer_headers(answer), *(extra or {}).items()]})
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def ask(self, scope: Scope, body: bytes) -> EngineAnswer:
+        """Return the answer to a request with another body; raises as `pass_on`, and 502 for an endless answer."""
+        async with self._asked(scope, body, plain=True) as answer:
+            parts, size = [], 0
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                size += len(piece)
+                if size > MOST_READ_BYTES:
+                    raise ServiceError(502, "the search engine's answer is too large", kind="engine_error")
+                parts.append(piece)
+            return EngineAnswer(answer.status, _answer_headers(answer), b"".join(parts))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def _asked(
+        self, scope: Scope, body: bytes | AsyncIterator[bytes], *, plain: bool = False
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and yield the head of its answer; an answer that is not read to its end is given up."""
+        if self._n_running >= MOST_AT_ONCE:
+            raise ServiceError(503, "too many requests at once", kind="too_many", retry_after_s=1.0)
+        self._n_running += 1
+        try:
+            try:
+                answer = await self._sent(scope, body, plain)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                late = isinstance(error, TimeoutError)
+                message = "the search engine does not answer in time" if late else "the search engine is unavailable"
+                raise ServiceError(
+                    503, f"{message}: try again later", kind="engine_unavailable", retry_after_s=1.0
+                ) from error
+            try:
+                yield answer
+            finally:
+                answer.close()  # only ends a connection whose answer was not read to its end
+        finally:
+            self._n_running -= 1
+
+    async def _sent(self, scope: Scope, body: bytes | AsyncIterator[bytes], plain: bool) -> aiohttp.ClientResponse:
+        self._session = self._session or self._new_session()
+        query = scope.get("query_string", b"")
+        target = raw_path(scope) + (b"?" + query if query else b"")
+        options: dict[str, Any] = {
+            "headers": self._headers(scope["headers"], plain),
+            "data": body or None,
+            "allow_redirects": False,
+            "proxy": self._settings.proxy,
+        }
+        url = URL(self._url + target.decode("latin-1"), encoded=True)
+        try:
+            return await self._session.request(scope["method"], url, **options)
+        except aiohttp.ServerDisconnectedError:
+            # The engine may just have closed a connection that was idle: a request that only reads is sent once more.
+            if not isinstance(body, bytes) or not is_reading(scope["method"], raw_path(scope)):
+                raise
+            return await self._session.request(scope["method"], url, **options)
+
+    def _headers(self, given: Iterable[tuple[bytes, bytes]], plain: bool) -> CIMultiDict[str]:
+        """Return the headers of a request; a ``plain`` one has another body, and wants an answer without encoding."""
+        headers: CIMultiDict[str] = CIMultiDict()
+        named = {token.strip().lower() for name, value in given if name == b"connection" for token in value.split(b",")}
+        for raw, value in given:
+            name = raw.decode("latin-1").lower()
+            if name in OF_CONNECTION or raw.lower() in named or name == "expect":
+                continue
+            if name.startswith(STATED_BY_PROXIES) and name not in self._also:
+                continue
+            if plain and name in ("content-length", "content-encoding", "accept-encoding"):
+                continue
+            headers.add(name, value.decode("latin-1"))
+        return headers
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        """Return a session, which belongs to the running event loop."""
+        settings = self._settings
+        context: ssl.SSLContext | bool = True
+        if not settings.verify:
+            context = False
+        elif settings.ca_file is not None:
+            context = ssl.create_default_context(cafile=settings.ca_file)
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
+        )
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MOST_AT_ONCE, ssl=context),
+            timeout=limits,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
+        )
+
+
+def _answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer but those of its connection."""
+    return [(name.lower(), value) for name, value in answer.raw_headers if name.decode().lower() not in OF_CONNECTION]
+
+
+def raw_path(scope: Scope) -> bytes:
+    """Return the path of a request as it was sent, without parameters."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode("latin-1", "replace")
+    return path.partition(b"?")[0]
+
+
+def api_of(path: bytes) -> tuple[bytes, str]:
+    """Return (index, API) of a path as it was sent: ``/shop/_search/template`` gives (``shop``, ``_search/template``).
+
+    Each part is decoded by itself, as the engines do, so that an encoded ``/`` does not begin another part. The index
+    is empty, or not decoded where it names several. The API is empty for a path without one.
+    """
+    parts = path.lstrip(b"/").split(b"/")
+    decoded = [unquote_to_bytes(part).decode("utf-8", "replace") for part in parts]
+    start = next((place for place, part in enumerate(decoded) if part.startswith("_") and part != ALL), None)
+    if start is None or start > 1:
+        return parts[0], ""
+    api = "/".join(decoded[start:])
+    return parts[0] if start else b"", api if len(parts[start:]) == len(api.split("/")) else ""
+
+
+def is_reading(method: str, path: bytes) -> bool:
+    """Return whether a request only reads: GET and HEAD, and the listed APIs of POST and DELETE."""
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return True
+    api, listed = api_of(path)[1], READING.get(method, frozenset())
+    return api in listed or f"{api.rpartition('/')[0]}/{{id}}" in listed
+
+
+def is_engine_path(path: str) -> bool:
+    """Return whether a path has the form ``/_api…``, ``/index`` or ``/index/_api…``."""
+    first, *more = path[1:].split("/")
+    return first.startswith("_") or (bool(first) and (not more or more[0].startswith("_")))
+
+
+def address_of(engine: Engine) -> tuple[str, EngineSettings]:
+    """Return the URL of an engine, and how it is reached. `Unsupported` for an embedded engine."""
+    if not isinstance(engine, HasAddress):
+        kind = engine.capabilities().kind
+        raise Unsupported(f"{kind} has no clients of its own: --proxy needs Elasticsearch or OpenSearch", engine=kind)
+    return engine.address
+
+
+async def answers_anybody(url: str, settings: EngineSettings) -> bool:
+    """Return whether an engine answers a search without credentials; False if it cannot be reached."""
+    forwarder = Forwarder(url, settings)
+    scope: dict[str, Any] = {
+        "method": "GET",
+        "path": "/_search",
+        "raw_path": b"/_search",
+        "query_string": b"size=0",
+        "headers": [],
+    }
+    try:
+        with suppress(ServiceError, asyncio.TimeoutError):
+            return (await forwarder.ask(scope, b"")).status < 400
+        return False
+    finally:
+        await forwarder.close()

@@ -1,0 +1,98 @@
+"""A server in the place of an engine: it keeps every request as it arrived, and answers what a test tells it to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One request as it arrived."""
+
+    method: str
+    target: str
+    """Path and parameters, undecoded."""
+    headers: dict[str, str]
+    """By name in lower case."""
+    body: bytes
+
+
+@dataclass
+class Reply:
+    """What is answered: by default an empty list of hits."""
+
+    status: int = 200
+    content: bytes = b'{"took":1,"hits":{"total":{"value":0,"relation":"eq"},"max_score":null,"hits":[]}}'
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    cut: bool = False
+    """Whether the connection ends after half of the content."""
+
+
+@dataclass
+class Upstream:
+    """A running server."""
+
+    url: str
+    requests: list[Arrived] = field(default_factory=list)
+    reply: Callable[[Arrived], Reply] = lambda request: Reply()
+
+    def answer(self, status: int = 200, value: Any = None, **headers: str) -> None:
+        """Answer everything with a status and a JSON value from now on."""
+        content = json.dumps(value).encode()
+        self.reply = lambda request: Reply(status, content, {"Content-Type": "application/json", **headers})
+
+
+@contextmanager
+def running_upstream() -> Iterator[Upstream]:
+    """Yield a server on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            names = {name.lower(): value for name, value in self.headers.items()}
+            body = (
+                self._chunks() if "transfer-encoding" in names else self.rfile.read(int(names.get("content-length", 0)))
+            )
+            request = Arrived(self.command, self.path, names, body)
+            upstream.requests.append(request)
+            reply = upstream.reply(request)
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(reply.content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.content[: len(reply.content) // 2] if reply.cut else reply.content)
+            if reply.cut:
+                self.close_connection = True
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - names of http.server
+
+        def _chunks(self) -> bytes:
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    upstream = Upstream(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield upstream
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
