@@ -14,7 +14,7 @@ KERNELS = tests/unit/kernels tests/unit/models tests/identities tests/contract/t
 OTHERS = $(PYTEST) -n $(JOBS) -m "not live and not slow" $(addprefix --ignore=,$(KERNELS)) $(PYTEST_ARGS)
 # How often `make test-full` kills, misleads, stops and asks; `make slow` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_RENEWAL_KILLS=20 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 \
-	SSI_SERVICE_SWAPS=200 SSI_COPIES=50 SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 \
+	SSI_SERVICE_SWAPS=200 SSI_REPLACEMENTS=50 SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 \
 	SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000 SSI_ATTACK_S=20
 # What the newer line of each engine runs; the older one everything.
 NEWER = SSI_TEST_ELASTICSEARCH_VERSION=9.5.3 SSI_TEST_OPENSEARCH_VERSION=3.3.0

@@ -839,7 +839,7 @@ def contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
             yield from contents(inner, f"{name}/{inner.name}")
     elif path.suffix == ".gz":
         yield name.removesuffix(".gz"), gzip.decompress(path.read_bytes())
-    elif path.exists() and path.name not in (".lock", "lock", "key"):
+    elif path.exists() and path.name not in (".lock", "lock", "lock.mdb", "key"):
         yield name, path.read_bytes()
 
 

@@ -5,9 +5,10 @@
 
 A made store (vectors of 100 dimensions in float16, 60 words a document) is opened by a new process for each share.
 Besides ``--base-mb`` it may use so many times the store's bytes, the pages of its files included: a memory cgroup holds
-it to that, and nothing of the files is in memory before. Each call scores a window as the reranker does: ids to rows,
-rows to scores. Documents are drawn by their popularity, document k in proportion to k**-skew, the popular ones anywhere
-in the files; evenly (skew 0) is the worst case, where a page is asked for twice by chance alone.
+it to that, and nothing of the files is in memory before. Each call scores a window as the reranker does: ids to
+vectors and words, and these to scores. Documents are drawn by their popularity, document k in proportion to k**-skew,
+the popular ones anywhere in the files; evenly (skew 0) is the worst case, where a page is asked for twice by chance
+alone.
 
 Figures are milliseconds of a call, p50 and p99, and bytes read from the disk a call, after as many calls that are not
 counted; ``first`` is the slowest of the first ten. Memory cgroups, version 1 or 2, can be made by root alone.
@@ -35,7 +36,8 @@ from provenance import write_results
 
 from reranker.arrays import N_TERM_IDS
 from reranker.engines.vectors import QueryVectors
-from reranker.store import StoreWriter, VectorStore
+from reranker.rerank.candidates import LocalStore
+from reranker.store import DATA, StoreWriter, VectorStore
 
 DIMS, N_WORDS, WORDS, BATCH = 100, 60, 100_000, 5_000
 CGROUPS = Path("/sys/fs/cgroup")
@@ -43,7 +45,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def write_store(folder: Path, n: int) -> int:
     """Write the store unless it is there; return its bytes."""
-    if not (folder / "store.json").is_file():
+    if not (folder / DATA).is_file():
         rng = np.random.default_rng(0)
         with StoreWriter(folder, "0" * 64, DIMS, quantisation="float16") as writer:
             for first in range(0, n, BATCH):
@@ -109,6 +111,7 @@ def asked(n: int, calls: int, window: int, skew: float) -> Iterator[list[str]]:
 def call_times(folder: Path, calls: int, window: int, skew: float) -> dict[str, Any]:
     """Return what the calls of this process took."""
     store = VectorStore.open(folder)
+    route = LocalStore(store)
     rng = np.random.default_rng(2)
     words = np.sort(rng.choice(WORDS, 3, replace=False)).astype(np.int32)
     query = QueryVectors(rng.normal(size=DIMS).astype(np.float32), words, np.ones(3, np.float32), 1.0)
@@ -117,8 +120,7 @@ def call_times(folder: Path, calls: int, window: int, skew: float) -> dict[str, 
         if number == calls:
             began = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         started = time.perf_counter()
-        rows = store.rows_of(ids)
-        store.score(query, rows[store.has_words(rows)])
+        route.vectors_of(ids).score(query)
         seconds.append(time.perf_counter() - started)
     kb = (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - began) / 2
     p50, p99 = np.percentile(1000 * np.array(seconds[calls:]), [50, 99])

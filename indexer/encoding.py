@@ -6,8 +6,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reranker.engines.impacts import digest_of_words, field_value, stored_words
 from reranker.engines.protocol import Capabilities
 from reranker.engines.vectors import (
@@ -21,7 +19,7 @@ from reranker.errors import ConfigError
 from reranker.models.impacts import Impacts
 from reranker.models.ranking_model import EncodedDocuments, Encoder, RankingModel
 from reranker.records import StoredDocument
-from reranker.store import MANIFEST, StoreWriter, VectorStore
+from reranker.store import StoreWriter, VectorStore
 
 ENCODE_BATCH = 256
 """Number of documents encoded at once: large enough for fast vector code, small enough for memory."""
@@ -123,7 +121,7 @@ class VersionEncoder:
     @property
     def store_exists(self) -> bool:
         """True if the local store has been published at least once."""
-        return self._store is not None and (self._store.path / MANIFEST).exists()
+        return self._store is not None and self._store.is_published
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
@@ -231,9 +229,8 @@ class VersionEncoder:
         if self._published is None:
             return list(range(len(ids)))
         self._published = self._published.refreshed()
-        rows = self._published.rows_of(ids)
-        known = np.flatnonzero(rows >= 0)
-        stored = dict(zip(known.tolist(), self._published.source_hashes(rows[known]), strict=True))
+        found = self._published.get(ids)
+        stored = dict(zip(found.places.tolist(), found.source_hashes, strict=True))
         return [place for place in range(len(ids)) if stored.get(place) != hashes[place]]
 
     def store_only(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -17,10 +17,6 @@ from reranker.errors import ArtifactError
 
 PRIVATE_MODE = 0o600
 Content = bytes | Iterable[bytes | memoryview]
-CopyFile = Callable[[IO[bytes], Path, str], IO[bytes]]
-"""Function that copies a file. Its arguments are the file, open for reading, its path, and the sha256 of its manifest
-(64 hexadecimal digits). It returns a private copy, open for reading, that no other process changes. It raises
-`ArtifactError` if the content has another hash."""
 
 
 @contextlib.contextmanager

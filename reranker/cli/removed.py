@@ -71,6 +71,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",
     },
     "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
+    "serve": {"no_verify": "files are never copied: replace the folders of model and store by renaming"},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 

@@ -170,13 +170,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     type=FILE,
     help='Queries that a version must pass before it goes into service: JSON lines {"query", "expect"}.',
 )
-@click.option(
-    "--no-verify",
-    is_flag=True,
-    help="Map the model and the store into memory from their folders, without private copies and without checking the "
-    "store. Use it for stores that are too large to copy. Replace their files only by renaming, as the commands of ssi "
-    "do: if you overwrite them in place (cp, rsync --inplace), the service crashes.",
-)
 @common.setting(ServiceSettings, "host", help="Address to listen on.")
 @common.setting(ServiceSettings, "port", help="Port to listen on.")
 @click.option("--api-keys", "keys_path", type=FILE, help="File of hashed API keys. Every request must have a key.")
@@ -239,8 +232,9 @@ def command(**options: Any) -> None:
     If a model is missing or the deadline is near, the service returns the engine's own answer to the same body, and the
     response gives the reason. A part of the deadline is reserved for that.
 
-    The service checks the model and the store while it copies them to a folder under TMPDIR, and serves from this copy.
-    When you replace the original folders, the service loads the new files as soon as they are complete.
+    The service maps the model and the store into memory from their folders. Replace a folder by renaming, as the
+    commands of ssi do: the service then loads the new one. If you overwrite its files in place (cp, rsync --inplace),
+    the service crashes.
     """
     if options["model_path"] is not None and options["models_path"] is not None:
         # A configuration has the folder of all models; on the command line, one of them can take its place.
@@ -251,7 +245,6 @@ def command(**options: Any) -> None:
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.service.app import all_parts, create_app, end_process, listen, run_server
-    from reranker.service.copies import inherited_folder
     from reranker.service.processes import inherited_socket, run_processes
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
@@ -280,7 +273,6 @@ def command(**options: Any) -> None:
         store=options["store_path"],
         sink=open_sink(options["sink_spec"], engine),
         golden=golden,
-        work=inherited_folder(),
     )
     run_server(create_app(settings, state, all_parts(options["challenger"])), state, settings, shared)
     end_process()
@@ -330,6 +322,5 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
         bodies={name: read_body(Path(path), as_template=True) for name, path in named},
         api_keys=options["keys_path"],
         limits=limits,
-        verify=not options["no_verify"],
         **common.stated(ServiceSettings, options),
     )

@@ -27,7 +27,6 @@ from reranker.arrays import AnyArray
 from reranker.engines.analysis import analyzer_definition, changes_of
 from reranker.engines.protocol import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError
-from reranker.files import CopyFile
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
@@ -65,13 +64,11 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     return model.save(path)
 
 
-def load_model(
-    path: str | os.PathLike[str], engine: Engine | None = None, copy: CopyFile | None = None
-) -> RankingModel:
+def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
     """Return the model of a folder that `save_model` wrote. Every byte is verified; U and V are memory-mapped.
 
-    The tensor file is hashed in pieces and then mapped, so a large model is read once and not copied. With ``copy``, a
-    private copy of the file is mapped, which is hashed while it is written.
+    The tensor file is hashed in pieces and then mapped, so a large model is read once and not copied. A process that
+    uses the model dies if the file is truncated or overwritten: replace a model by renaming, as `save_model` does.
 
     Parameters
     ----------
@@ -79,8 +76,6 @@ def load_model(
         The folder.
     engine : Engine, optional
         Runs the analysis chain of a model with an ``engine:`` analyzer.
-    copy : callable, optional
-        Copies the tensor file.
 
     Raises
     ------
@@ -93,14 +88,14 @@ def load_model(
     """
     folder = Path(path)
     try:
-        return _load(folder, engine, copy)
+        return _load(folder, engine)
     except ArtifactError as error:
         if "path" in error.data:  # the message names it already
             raise
         raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
 
 
-def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> RankingModel:
+def _load(folder: Path, engine: Engine | None) -> RankingModel:
     """Return the model of a folder. Errors whose message names a path have it as ``path`` in their data."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
@@ -113,15 +108,7 @@ def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> Ranking
                 continue  # the model was replaced between reading the manifest and the file: read the new manifest
             raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
         try:
-            if copy is None:
-                arrays = _checked_tensors(descriptor, content, n_bytes, sha256)
-            else:
-                _check_size(descriptor, n_bytes)
-                with (
-                    open(descriptor, "rb", buffering=0, closefd=False) as file,
-                    copy(file, folder / name, sha256) as own,
-                ):
-                    arrays = _checked_tensors(own.fileno(), content, n_bytes)
+            arrays = _checked_tensors(descriptor, content, n_bytes, sha256)
         except OSError as error:
             message = f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}"
             raise ArtifactError(message, path=str(folder / name)) from error
@@ -151,13 +138,8 @@ def _check_size(descriptor: int, n_bytes: int) -> None:
         raise ArtifactError(f"the tensor file has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
 
 
-def _checked_tensors(
-    descriptor: int, content: Mapping[str, Any], n_bytes: int, sha256: str = ""
-) -> dict[str, AnyArray]:
-    """Return the mapped arrays of a file. Its hash is checked unless ``sha256`` is empty.
-
-    The cheap checks come first, before the file is read.
-    """
+def _checked_tensors(descriptor: int, content: Mapping[str, Any], n_bytes: int, sha256: str) -> dict[str, AnyArray]:
+    """Return the mapped arrays of a file. The cheap checks come first, before the file is read and hashed."""
     _check_size(descriptor, n_bytes)
     specs = _read_header(descriptor, n_bytes)
     stored = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
@@ -168,11 +150,10 @@ def _checked_tensors(
             raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
     if stored:
         raise ArtifactError(f"the tensor file holds {sorted(stored)[:3]}, which a model does not have; {REMEDY}")
-    if sha256:
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if actual_sha256 != sha256:
-            raise ArtifactError(f"the hash of the tensor file is not the one in the manifest; {REMEDY}")
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual_sha256 != sha256:
+        raise ArtifactError(f"the hash of the tensor file is not the one in the manifest; {REMEDY}")
     return _map_tensors(descriptor, specs, n_bytes)
 
 

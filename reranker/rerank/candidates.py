@@ -188,20 +188,16 @@ class LocalStore:
 
     def vectors_of(self, ids: Sequence[str]) -> CandidateVectors:
         """Return the store's vectors for the documents with these ids."""
-        rows = self.store.rows_of(ids)
-        places = np.flatnonzero(rows >= 0)
-        # A document stored without text may have one by now, and cannot be scored without its words.
-        places = places[self.store.has_words(rows[places])]
-        rows = rows[places]
+        places, arrays, rows, _ = self.store.get(ids)
+        # A document stored without text may have one by now, and cannot be scored without its words. The vector of a
+        # text counts words whose lexical weight is 0, too.
+        has_words = np.diff(rows.indptr) > 0
+        if not has_words.all():
+            kept = np.flatnonzero(has_words | arrays.any(axis=1))
+            places, arrays, rows = places[kept], arrays[kept], rows[kept]
         vectors = CandidateVectors(len(ids))
         if len(places):
-            part = CandidatePart(
-                places,
-                lambda query: self.store.score(query, rows),
-                lambda some: [self.store.terms(rows[row : row + 1]) for row in some],
-                lambda some: list(self.store.vectors(rows[list(some)])),
-            )
-            vectors.parts.append(part)
+            vectors.add_arrays(places, arrays, rows)
         return vectors
 
 

@@ -361,7 +361,7 @@ class Reranker:
     reranking fails, the page is the engine's own answer to the body, with ``fallback`` and the reason.
 
     Pages are the engine's own as well if there is no model (one that could not be loaded), and on route *beside* if
-    there is no store; the reason then contains the text ``no_store``. Without fitted alphas in ``calibration``, the
+    there is no store (`NO_STORE`). Without fitted alphas in ``calibration``, the
     default alpha is used, and the page contains a notice.
 
     Raises
@@ -382,14 +382,12 @@ class Reranker:
         store: VectorStore | None = None,
         calibration: Calibration | None = None,
         settings: RerankSettings | None = None,
-        no_store: str = NO_STORE,
     ) -> None:
         if route not in ROUTES:
             raise ConfigError(f"the route is {route!r}: it must be one of {', '.join(ROUTES)}")
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
-        self._no_store = no_store
         self._template = None if model is None else default_template(model.encoder.view)
         self._missing_fields: tuple[str, ...] = ()
         self._sizes = SourceSizes()
@@ -803,7 +801,7 @@ class Reranker:
         if self.model is None:
             raise _no_model()
         if self._candidates.route is None:
-            raise FallbackError(ReasonKind.NO_STORE, self._no_store)
+            raise FallbackError(ReasonKind.NO_STORE, NO_STORE)
         return self.model
 
     def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:

@@ -447,9 +447,7 @@ async def health() -> Health:
 async def ready(state: State) -> Ready:
     """Report whether searches can be answered.
 
-    Answers 503 while the service is stopping, while the engine does not answer or its circuit breaker is open, and
-    while the vector store that the service started with is being verified (``verifying``; until then searches are
-    answered in the engine's order).
+    Answers 503 while the service is stopping, and while the engine does not answer or its circuit breaker is open.
     """
     if state.draining:
         raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
@@ -462,8 +460,6 @@ async def ready(state: State) -> Ready:
     if state.problem is not None:
         raise ServiceError(503, state.problem.message, kind=state.problem.kind, retry_after_s=1.0)
     serving = state.serving
-    if serving.verifying:
-        raise ServiceError(503, "the vector store is being verified", kind="verifying", retry_after_s=1.0)
     return Ready(
         model_id=serving.model_id,
         encoder_id=serving.encoder_id,

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from reranker.service.copies import SHARED_FOLDER, WorkFolder
 from reranker.service.telemetry import SHARED, forget_process
 
 _log = logging.getLogger(__name__)
@@ -50,8 +49,8 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
     anyway; without this, a search would change the core with the thread, and find nothing in that core's caches.
     Signals are forwarded to all of them. Processes still running `KILL_S` after ``drain_s`` are killed.
     """
-    with WorkFolder() as work:
-        processes = _Processes(n, listener, command, drain_s, work.path)
+    with tempfile.TemporaryDirectory(prefix="ssi-figures-") as figures:
+        processes = _Processes(n, listener, command, drain_s, figures)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, processes.forward)
         try:
@@ -74,10 +73,9 @@ class _Due(NamedTuple):
 class _Processes:
     """The running processes, each with its core, the due starts, and the time at which all are killed."""
 
-    def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, work: Path) -> None:
-        self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, str(work / "figures")
-        os.mkdir(self.figures, 0o700)
-        shared = {SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: self.figures, SHARED_FOLDER: str(work)}
+    def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, figures: str) -> None:
+        self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, figures
+        shared = {SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: self.figures}
         self.environment = {**os.environ, **shared}
         self.running: dict[subprocess.Popen[bytes], int | None] = {}
         self.starts = [_Due(0.0, core) for core in _cores_of(n)]

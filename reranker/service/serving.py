@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,26 +39,19 @@ from reranker.models.model_folder import changed_analyzer, load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
-from reranker.rerank.search import NO_STORE
-from reranker.service.copies import WorkFolder
-from reranker.service.http import ServiceError
-from reranker.service.settings import MIB, ServiceSettings
+from reranker.service.settings import ServiceSettings
 from reranker.service.telemetry import Metrics
-from reranker.store import MANIFEST as STORE_MANIFEST
-from reranker.store import VectorStore, read_store_manifest, store_files
+from reranker.store import DATA, StoreState, VectorStore
 
 _log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3
 """Versions kept loaded in addition to the live one, for requests that name one."""
 LEAST_DIGITS = 6
 """Least number of hexadecimal digits of an id prefix that identifies a version."""
-MAX_COPIED_AT_ONCE = 256 * MIB
-"""Largest store, in bytes, that is verified while the service starts or a request waits; others in the background."""
 CHANGING_S = 5.0
 """Longest time, in seconds, that the start waits for a model or store that is being written."""
 UNCHANGED_S = 0.1
 """Files that stay the same for this time, in seconds, are not being written."""
-NO_STORE_YET = "route beside has no vector store yet: it is being verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +66,6 @@ class Serving:
     """Why there is no usable model or store; empty if there is no problem."""
     loaded: float = field(default_factory=time.time)
     """Unix time."""
-    verifying: bool = False
-    """True while the vector store of the first version is being verified."""
 
     @property
     def model(self) -> RankingModel | None:
@@ -109,8 +100,8 @@ class Wanted(NamedTuple):
     model_id: str
     path: Path
     calibration: Mapping[str, Any]
-    store: str = ""
-    """SHA-256 of the store's manifest; empty on routes other than *beside*."""
+    store: StoreState | None = None
+    """State of the vector store; None on routes other than *beside*."""
 
 
 class FileState(NamedTuple):
@@ -236,28 +227,15 @@ class Versions:
         Model folders with the versions.
     store_path : Path, optional
         Vector store of route *beside*. None: the indexer's default location.
-    work : WorkFolder, optional
-        Folder for private copies of model and store. None: the original files are mapped.
     """
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        folders: ModelFolders,
-        store_path: Path | None = None,
-        work: WorkFolder | None = None,
-    ) -> None:
-        self.settings, self.folders, self._store_path, self._work = settings, folders, store_path, work
-        self._copy = None if work is None else work.copy
+    def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
+        self.settings, self.folders, self._store_path = settings, folders, store_path
         self.engine = folders.engine
         self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
         self._failed: dict[str, tuple[Attempt, Exception]] = {}
         """Id -> last failed attempt, for versions named by requests."""
-        self._requested: set[str] = set()
-        """Ids of versions named by requests that are opened in the background."""
         self._lock = threading.Lock()
-        self.on_request: Callable[[], object] = lambda: None
-        """Called when a version must be opened in the background."""
         self.served: Wanted | None = None
         """The version that ``current`` was opened from; None while ``current`` is incomplete."""
         self.current = self._first()
@@ -270,27 +248,22 @@ class Versions:
             wanted = None
             try:
                 wanted = self.folders.wanted()
-                return self._open_first(wanted)
+                return self._take_first(self.stamped(wanted))
             except (RerankerError, OSError) as error:
                 time.sleep(UNCHANGED_S)
                 if files == self._file_states() or time.monotonic() > end:
                     return self._without_model(error) if wanted is None else self._without_store(wanted, error)
 
-    def _open_first(self, wanted: Wanted) -> Serving:
-        stamped = self.stamped(wanted)
-        if (n_bytes := self._bytes_to_copy(wanted)) > MAX_COPIED_AT_ONCE:
-            return self._without_store_yet(wanted, n_bytes)
-        return self.take_first(stamped, self.open(wanted))
-
     def _file_states(self) -> list[FileState]:
         """Return the states of all files of the model folders and of the vector store."""
-        folders = [self.folders.path]
+        paths = list(self.folders.path.rglob("*"))
         if self.settings.route == "beside":
-            folders.append(self._store_folder(self.folders.path))
-        return sorted(FileState.of(path) for folder in folders for path in folder.rglob("*"))
+            paths.append(self._store_folder(self.folders.path) / DATA)
+        return sorted(map(FileState.of, paths))
 
-    def take_first(self, wanted: Wanted, serving: Serving) -> Serving:
-        """Return the first complete version; its ``problem`` is set if the index does not fit it."""
+    def _take_first(self, wanted: Wanted) -> Serving:
+        """Open the first version; its ``problem`` is set if the index does not fit it."""
+        serving = self.open(wanted)
         try:
             serving.reranker.check(self.settings.default_body)
         except RerankerError as error:
@@ -299,28 +272,11 @@ class Versions:
         self.served = wanted
         return serving
 
-    def give_up_store(self, error: Exception) -> None:
-        """Record why the store of the first version cannot be used, if it was being verified."""
-        if not self.current.verifying:
-            return
-        own = self.current.reranker
-        reranker = Reranker(
-            self.engine, own.index, own.model, route=own.route, calibration=own.calibration, settings=own.settings
-        )
-        _log.error("the vector store cannot be used", extra={"ssi": {"problem": _described(error)}})
-        self.current = replace(self.current, reranker=reranker, problem=_described(error), verifying=False)
-
-    def _without_store_yet(self, wanted: Wanted, n_bytes: int) -> Serving:
-        """Return a version that answers until the watcher has verified the vector store."""
-        _log.info("the vector store is being verified", extra={"ssi": {"bytes": n_bytes}})
-        model = load_model(wanted.path, self.engine, self._copy)
-        return replace(self._serving(model, None, wanted, NO_STORE_YET, NO_STORE_YET), verifying=True)
-
     def _without_store(self, wanted: Wanted, reason: Exception) -> Serving:
         """Return a version without a vector store: it scores texts sent with a request, but no hits."""
         problem = _described(reason)
         try:
-            serving = self._serving(load_model(wanted.path, self.engine, self._copy), None, wanted, problem)
+            serving = self._serving(load_model(wanted.path, self.engine), None, wanted, problem)
         except (RerankerError, OSError) as error:
             return self._without_model(error)
         _log.error("the vector store cannot be used", extra={"ssi": {"problem": problem}})
@@ -340,7 +296,6 @@ class Versions:
         store: VectorStore | None,
         wanted: Wanted | None,
         problem: str = "",
-        no_store: str = NO_STORE,
     ) -> Serving:
         settings = self.settings
         reranker = Reranker(
@@ -351,7 +306,6 @@ class Versions:
             store=store,
             calibration=Calibration.from_release(wanted.calibration) if wanted else None,
             settings=settings.rerank,
-            no_store=no_store,
         )
         if model is not None:
             _check_analyzer(model, self.engine)
@@ -361,57 +315,38 @@ class Versions:
         return self._store_path or default_store(model_path, self.engine.spec, self.settings.index)
 
     def stamped(self, wanted: Wanted) -> Wanted:
-        """Add the hash of the store's manifest, so that a store written since is noticed."""
+        """Add the state of the store, so that one that was published or replaced since is noticed."""
         if self.settings.route != "beside":
             return wanted
-        return wanted._replace(store=read_store_manifest(self._store_folder(wanted.path)).sha256)
+        return wanted._replace(store=VectorStore.open(self._store_folder(wanted.path)).state)
 
     def attempt(self, wanted: Wanted) -> Attempt:
         """Return the attempt to open a version now; it differs from earlier ones if any of the files changed."""
         paths = [wanted.path / name for name in (MODEL_MANIFEST, *describe_model(wanted.path)["files"])]
         if self.settings.route == "beside":
-            folder = self._store_folder(wanted.path)
-            paths += [
-                folder / STORE_MANIFEST,
-                *(file.path for file in store_files(folder, read_store_manifest(folder))),
-            ]
+            paths.append(self._store_folder(wanted.path) / DATA)
         return Attempt(wanted, tuple(map(FileState.of, paths)))
 
-    def _bytes_to_copy(self, wanted: Wanted) -> int:
-        """Return the bytes of a version's store that still have to be copied; 0 if no copies are used."""
-        if self._work is None or self.settings.route != "beside":
-            return 0
-        folder = self._store_folder(wanted.path)
-        files = store_files(folder, read_store_manifest(folder))
-        return self._work.missing_bytes((file.sha256, file.n_bytes) for file in files)
-
-    def tidy(self) -> None:
-        """Remove private copies that no process uses."""
-        if self._work is not None:
-            self._work.tidy()
-
     def open(self, wanted: Wanted) -> Serving:
-        """Open a version and verify all its bytes, unless the original files are mapped.
+        """Open a version. Every byte of the model is verified.
 
         Raises `ArtifactError` if model or store cannot be used, or the folder now holds another version.
         """
-        model = load_model(wanted.path, self.engine, self._copy)
+        model = load_model(wanted.path, self.engine)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
                 f"{str(wanted.path)!r} holds version {model.model_id[:12]}, but {wanted.model_id[:12]} was expected: "
                 "the folder has just been replaced"
             )
-        beside = self.settings.route == "beside"
         store = None
-        if beside:
-            store = VectorStore.open(self._store_folder(wanted.path), model.encoder_id, copy=self._copy)
+        if self.settings.route == "beside":
+            store = VectorStore.open(self._store_folder(wanted.path), model.encoder_id)
         return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
         """Return a version by its id or a prefix of at least 6 digits; load it if necessary.
 
-        Raises `ArtifactError` or `InputError` if there is no such version or it cannot be used, and `ServiceError` 503
-        if its store is so large that it is verified in the background first.
+        Raises `ArtifactError` or `InputError` if there is no such version or it cannot be used.
         """
         current = self.current
         if _names(model_id, current.model_id):
@@ -421,33 +356,17 @@ class Versions:
             if full not in self._others:
                 wanted = self._wanted(full)
                 self._check_failed(full, wanted)
-                if full in self._requested or self._bytes_to_copy(wanted) > MAX_COPIED_AT_ONCE:
-                    self._requested.add(full)
-                    self.on_request()
-                    raise ServiceError(503, "this version is being verified", kind="verifying", retry_after_s=5.0)
-                self._keep(full, wanted, self._open_other(full, wanted))
+                self._others[full] = (wanted, self._open_other(full, wanted))
+                while len(self._others) > KEPT_VERSIONS:
+                    self._others.popitem(last=False)
             self._others.move_to_end(full)
             return self._others[full][1]
 
-    def _keep(self, full: str, wanted: Wanted, serving: Serving) -> None:
-        """Keep a version that a request has named, and drop the least recently used one if there are too many."""
-        self._others[full] = (wanted, serving)
-        while len(self._others) > KEPT_VERSIONS:
-            self._others.popitem(last=False)
-
     def renew_others(self) -> None:
-        """Open requested versions, and reload those whose calibration or store has changed.
+        """Reload the versions named by requests whose calibration or store has changed.
 
         If a reload fails, the old version is kept and the error is raised. It is retried once one of its files changes.
         """
-        for full in list(self._requested):
-            try:
-                wanted = self._wanted(full)
-                serving = self._open_other(full, wanted)
-                with self._lock:
-                    self._keep(full, wanted, serving)
-            finally:
-                self._requested.discard(full)
         for full, (made_of, _) in list(self._others.items()):
             wanted = self._wanted(full)
             if wanted != made_of and not self._has_failed(full, wanted):
@@ -617,12 +536,9 @@ class Watcher:
         self._refused: Attempt | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-watch", daemon=True)
-        versions.on_request = self._wake.set
 
     def start(self) -> None:
-        """Start polling; poll immediately if the store of the first version still has to be verified."""
-        if self._versions.current.verifying:
-            self._wake.set()
+        """Start polling."""
         self._thread.start()
 
     def reload(self) -> None:
@@ -642,10 +558,6 @@ class Watcher:
             self._versions.renew_others()
         except (RerankerError, OSError) as error:
             self._warn("not renewed", error)
-        try:
-            self._versions.tidy()
-        except (RerankerError, OSError) as error:
-            self._warn("copies not removed", error)
         return swapped
 
     def _poll_live(self) -> bool:
@@ -655,16 +567,12 @@ class Watcher:
             attempt = None if wanted == versions.served else versions.attempt(wanted)
         except (RerankerError, OSError) as error:
             self._warn("not known", error)
-            if not isinstance(error, EngineError):
-                versions.give_up_store(error)
             return False
         if attempt is None or attempt == self._refused:
             return False
-        is_first = versions.current.verifying
         try:
             serving = versions.open(wanted)
-            if not is_first:
-                verify(serving, versions.settings, self._golden)
+            verify(serving, versions.settings, self._golden)
         except EngineUnavailable as error:
             self._warn("put off", error)
             return False
@@ -672,13 +580,9 @@ class Watcher:
             self._refused = attempt
             self._metrics.swaps.labels("refused").inc()
             self._warn("refused", error, wanted.model_id)
-            versions.give_up_store(error)
             return False
         self._refused = None
-        if is_first:
-            versions.current = versions.take_first(wanted, serving)
-        else:
-            versions.current, versions.served = serving, wanted
+        versions.current, versions.served = serving, wanted
         self._metrics.swaps.labels("done").inc()
         self._metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
         _log.info("version", extra={"ssi": {"result": "live", "model": serving.model_id[:12]}})

@@ -117,11 +117,6 @@ class ServiceSettings:
 
     A service without keys on a loopback address accepts only these and the loopback names of this machine.
     """
-    verify: bool = True
-    """Whether private copies of model and store are mapped, each file verified by its sha256.
-
-    False maps the original files and does not verify the store; files may then be replaced only by renaming.
-    """
     poll_s: float = 5
     """Seconds between two polls for another live version."""
     breaker_failures: int = 5

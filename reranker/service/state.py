@@ -20,7 +20,6 @@ from reranker.engines.scripts import requests_of
 from reranker.engines.wire import own_rights, quoted
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing, RerankerError
 from reranker.service.auth import ApiKeys
-from reranker.service.copies import WorkFolder
 from reranker.service.forward import Forwarder
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
@@ -265,8 +264,6 @@ class ServiceState:
         Log of impressions and events. None: nothing is logged.
     golden : Sequence[GoldenQuery], optional
         Queries that a version must score before it goes live. None: words of its vocabulary.
-    work : WorkFolder, optional
-        Folder for private copies of model and store. None: a new one, which `close` removes.
 
     Raises
     ------
@@ -282,12 +279,10 @@ class ServiceState:
         store: Path | None = None,
         sink: ImpressionSink | None = None,
         golden: Sequence[GoldenQuery] | None = None,
-        work: WorkFolder | None = None,
     ) -> None:
         self.settings, self.engine, self.sink = settings, engine, sink
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
-        self.work = WorkFolder() if work is None else work
-        self.versions = Versions(settings, folders, store, self.work if settings.verify else None)
+        self.versions = Versions(settings, folders, store)
         self.metrics = Metrics()
         self.shapes_seen = BodyShapes()
         self.shapes: dict[str, ErrorShape] = {}
@@ -441,7 +436,6 @@ class ServiceState:
     def close(self) -> None:
         """Stop all threads, write the rows queued in the sink, and close the engine."""
         self.watcher.close()
-        self.work.close()
         self.threads.close()
         self.shadow.close()
         if self.sink is not None:
@@ -499,7 +493,6 @@ def open_state(
     store: Path | None = None,
     sink: ImpressionSink | None = None,
     golden: Sequence[GoldenQuery] | None = None,
-    work: WorkFolder | None = None,
 ) -> ServiceState:
     """Return the state of a service after a first search.
 
@@ -509,7 +502,7 @@ def open_state(
     if path is None:
         raise ConfigError("no model folder is given: give a model folder, or a folder of model folders")
     folders = ModelFolders(engine, settings.index, path, single=model is not None)
-    state = ServiceState(settings, engine, folders, store, sink, golden, work)
+    state = ServiceState(settings, engine, folders, store, sink, golden)
     serving = state.serving
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
     # The first search also compiles code and reads files into the page cache, so that no client has to wait for that.

@@ -135,9 +135,8 @@ def test_index_stores_every_document_with_its_vector(engine: Engine, name: str, 
     assert {key: without_ours(source) for key, source in stored(engine, name).items()} == documents
     assert check_vectors(engine, name, model) == 300
     store = VectorStore.open(tmp_path / "store", model.encoder_id)
-    rows = store.rows_of(list(documents))
     encoded = model.encoder.encode(list(documents.values()))
-    np.testing.assert_array_equal(store.vectors(rows), encoded.vectors)
+    np.testing.assert_array_equal(store.get(list(documents)).vectors, encoded.vectors)
     assert read_control(engine, name).live == model.model_id
 
 
@@ -156,7 +155,7 @@ def test_every_way_into_an_index_writes_what_a_document_is_remembered_for(
     for index, store in ((name, "store"), (bare, "second")):
         packed = [stored(engine, index)[key][field_name(model.encoder_id, "terms")] for key in documents]
         opened = VectorStore.open(tmp_path / store, model.encoder_id)
-        for rows in (unpack_terms([b64decode(text) for text in packed]), opened.terms(opened.rows_of(list(documents)))):
+        for rows in (unpack_terms([b64decode(text) for text in packed]), opened.get(list(documents)).terms):
             np.testing.assert_array_equal(rows.indices, expected.indices)
             np.testing.assert_array_equal(rows.data, expected.data)
     engine.bulk(bare, [WriteOp("index", "d3", documents["d3"] | {"text": "another text"})])
@@ -346,8 +345,9 @@ def test_revectorize_while_a_writer_edits_a_tenth_of_the_texts(engine: Engine, n
     }
     assert {key: without_ours(source) for key, source in stored(engine, name).items()} == expected
     store = VectorStore.open(tmp_path / "store", model.encoder_id)
-    rows = store.rows_of(list(expected))
-    np.testing.assert_array_equal(store.vectors(rows), model.encoder.encode(list(expected.values())).vectors)
+    np.testing.assert_array_equal(
+        store.get(list(expected)).vectors, model.encoder.encode(list(expected.values())).vectors
+    )
 
 
 def test_revectorize_touches_nothing_but_its_own_fields(engine: Engine, name: str) -> None:
@@ -404,7 +404,7 @@ def test_sync_finds_new_changed_emptied_and_stripped_documents(engine: Engine, n
     changed = stored(engine, name)
     keys = [key for key in changed if key != "d2"]
     expected = model.encoder.encode([changed[key] for key in keys]).vectors
-    np.testing.assert_array_equal(store.vectors(store.rows_of(keys)), expected)
+    np.testing.assert_array_equal(store.get(keys).vectors, expected)
 
 
 def test_an_index_is_made_of_documents_with_vectors_of_their_own(engine: Engine, name: str, tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_sync_finds_documents_of_which_only_the_given_vector_changed(engine: Eng
     assert check_vectors(engine, name, model) == 30
     n_given = model.encoder.vector_field.n_dims if model.encoder.vector_field else 0
     store = VectorStore.open(tmp_path / "store", model.encoder_id)
-    parts = store.vectors(store.rows_of(["d1", "d2", "d3", "d6"]))[:, -n_given:]
+    parts = store.get(["d1", "d2", "d3", "d6"]).vectors[:, -n_given:]
     assert parts.any(axis=1).tolist() == [True, False, False, True]
     assert sync(target).written == 0
 
@@ -478,7 +478,7 @@ def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engin
     target = Target(engine, name, model, store_path=tmp_path / "elsewhere")
     report = sync(target)
     assert (report.written, report.stored_only) == (0, 30)
-    assert (VectorStore.open(tmp_path / "elsewhere", model.encoder_id).rows_of(list(documents)) >= 0).all()
+    assert len(VectorStore.open(tmp_path / "elsewhere", model.encoder_id).get(list(documents)).places) == len(documents)
     # Renewed meanwhile by a run that writes no store, a document waits there with the text it had.
     engine.bulk(name, [WriteOp("update", "d1", {"text": "word3 changed"})])
     assert sync(Target(engine, name, model)).written == 1

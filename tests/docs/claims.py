@@ -331,7 +331,7 @@ SETTINGS: Final = (
     Setting("docs/guide/vectors.md", "256 bytes per document", "128 numbers of two bytes"),
     Setting("docs/guide/watching.md", "above 1 %", "advice for an alarm"),
     Setting("docs/guide/watching.md", "(0.5, not fitted)", "default"),
-    Setting("docs/guide/watching.md", "more than 256 MiB", "limit in the code"),
+    Setting("docs/guide/watching.md", "up to 1 TiB", "limit in the code"),
     Setting("docs/guide/watching.md", "the limit for headers is 16 KB", "limit in the code"),
     Setting("docs/guide/watching.md", "the last 24 hours", "range of the plots"),
     Setting("docs/guide/watching.md", "its last 0.2 seconds", "limit in the code"),

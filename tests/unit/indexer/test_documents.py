@@ -195,18 +195,18 @@ def test_a_run_does_not_go_on_into_an_empty_local_store(tmp_path: Path, change: 
     store = tmp_path / ("other" if change == "another folder" else "store")
     with VersionEncoder(model.encoder, ("fetch",), store) as version:
         load(engine, tmp_path, version=version)
-    assert (VectorStore.open(store, model.encoder_id).rows_of(list(documents)) >= 0).all()
+    assert len(VectorStore.open(store, model.encoder_id).get(list(documents)).places) == len(documents)
 
 
 def check_store(engine: Engine, folder: Path, model: RankingModel) -> None:
     """Assert that the local store holds every document of the engine, with the vector of the text stored there."""
     documents = contents(engine)
     store = VectorStore.open(folder, model.encoder_id)
-    rows = store.rows_of(list(documents))
-    assert (rows >= 0).all()
+    found = store.get(list(documents))
+    assert len(found.places) == len(documents)
     encoded = model.encoder.encode([cast("dict[str, object]", one) for one in documents.values()])
-    assert list(store.source_hashes(rows)) == encoded.source_hashes
-    np.testing.assert_array_equal(store.vectors(rows), encoded.vectors)
+    assert found.source_hashes == encoded.source_hashes
+    np.testing.assert_array_equal(found.vectors, encoded.vectors)
 
 
 @pytest.mark.parametrize("max_ops", [1, 2, 7])

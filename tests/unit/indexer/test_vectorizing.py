@@ -191,12 +191,10 @@ def test_what_spark_cannot_read_is_told_as_plainly(folder: Path) -> None:
 def stored(folder: Path, engine: str) -> tuple[Any, Any]:
     """Return what the engine and the local store hold."""
     store = VectorStore.open(default_store(folder / "model", f"tantivy:{folder / engine}", "docs"))
-    rows = store.rows_of(list(DOCUMENTS))
-    data = b"".join(
-        path.read_bytes() for path in sorted(store.path.rglob("*")) if path.is_file() and "vec" in path.name
-    )
+    found = store.get(list(DOCUMENTS))
+    data = b"".join(part.tobytes() for part in (found.vectors, found.terms.indices, found.terms.data, found.sources))
     assert data
-    return contents(open_engine(f"tantivy:{folder / engine}"), "docs"), (rows.tolist(), data)
+    return contents(open_engine(f"tantivy:{folder / engine}"), "docs"), (found.places.tolist(), data)
 
 
 @pytest.mark.parametrize("order", ["same", "other", "half", "stale"])

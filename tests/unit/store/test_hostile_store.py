@@ -6,16 +6,16 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import msgspec
+import numpy as np
 import pytest
 
-from reranker import store as stores
-from reranker.errors import ArtifactError, RerankerError
-from reranker.store import MANIFEST, StoreWriter, VectorStore, read_store_manifest, write_store_manifest
+from reranker.errors import ArtifactError
+from reranker.store import DATA, FORMAT, StoreHeader, StoreWriter, VectorStore
 from tests.unit.store.test_store import ENCODER, N, add, values_of
 
 
@@ -25,13 +25,13 @@ def write_store(path: Path, ids: tuple[str, ...] = ("a", "b"), value: int = 1) -
     return path
 
 
-def refused(path: Path) -> str:
+def refused(path: Path, opened: Callable[[Path], Any] = lambda path: VectorStore.open(path, ENCODER)) -> str:
     """Return why a store is refused; fails if that takes long."""
     found: list[BaseException | None] = []
 
     def attempt() -> None:
         try:
-            VectorStore.open(path, ENCODER, verify=True)
+            opened(path)
         except BaseException as error:
             found.append(error)
 
@@ -43,10 +43,9 @@ def refused(path: Path) -> str:
     return str(found[0])
 
 
-@pytest.mark.parametrize("name", [MANIFEST, "index-*/keys.u8", "segment-*/ids.bin", "segment-*/vectors.f4"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "endless device", "folder", "dangling", "loop"])
-def test_files_that_are_none(tmp_path: Path, name: str, kind: str) -> None:
-    (path,) = write_store(tmp_path / "store").glob(name)
+def test_files_that_are_none(tmp_path: Path, kind: str) -> None:
+    path = write_store(tmp_path / "store") / DATA
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
@@ -55,126 +54,105 @@ def test_files_that_are_none(tmp_path: Path, name: str, kind: str) -> None:
     else:
         target = {"device": "/dev/null", "endless device": "/dev/zero", "dangling": "nowhere", "loop": path.name}[kind]
         path.symlink_to(target)
-    message = refused(tmp_path / "store")
-    assert "ssi index" in message or "cannot be read" in message
+    assert "ssi index" in refused(tmp_path / "store")
 
 
 def test_a_store_behind_a_link_is_opened(tmp_path: Path) -> None:
     write_store(tmp_path / "store")
     (tmp_path / "current").symlink_to("store")
-    assert len(VectorStore.open(tmp_path / "current", ENCODER, verify=True)) == 2
+    assert len(VectorStore.open(tmp_path / "current", ENCODER)) == 2
 
 
-def test_a_link_that_is_changed_while_a_store_is_opened_gives_one_store_or_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = write_store(tmp_path / "first"), write_store(tmp_path / "second", ("a", "b", "c"), 2)
-    link, opened = tmp_path / "current", 0
-    files = len(stores.store_files(first, read_store_manifest(first))) + 1
-    plain: Any = stores._open_regular
-    for turn in range(files):
-        link.unlink(missing_ok=True)
-        link.symlink_to(first)
-        opened = 0
-
-        def swapping(path: Path, turn: int = turn) -> Any:
-            nonlocal opened
-            if opened == turn:
-                link.unlink()
-                link.symlink_to(second)
-            opened += 1
-            return plain(path)
-
-        monkeypatch.setattr(stores, "_open_regular", swapping)
-        with suppress(ArtifactError):
-            store = VectorStore.open(link, ENCODER, verify=True)
-            assert values_of(store, ["a", "b", "c"]) in ({"a": 1, "b": 1}, {"a": 2, "b": 2, "c": 2})
-        monkeypatch.setattr(stores, "_open_regular", plain)
-        assert len(VectorStore.open(link, ENCODER, verify=True)) == 3
-
-
-MANIFESTS: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda good: b"",
-    "cut": lambda good: good[: len(good) // 2],
-    "deep": lambda good: b"[" * 100_000,
-    "no object": lambda good: b"[]",
-    "not UTF-8": lambda good: good.replace(b"ssi-store", b"ssi-stor\xff"),
-    "unknown key": lambda good: good.replace(b"{\n", b'{\n"more": 1,\n', 1),
-    "negative number": lambda good: good.replace(b'"generation": ', b'"generation": -'),
-    "long number": lambda good: good.replace(b'"generation": ', b'"generation": ' + b"9" * 5000),
-    "number of 2**63": lambda good: good.replace(b'"generation": ', b'"generation": 922337203685477580'),
-    "text for a number": lambda good: good.replace(b'"dims": 5', b'"dims": "5"'),
-    "NaN": lambda good: good.replace(b'"generation": ', b'"generation": NaN, "x": '),
-    "17 MB": lambda good: good + b" " * 17 * 2**20,
+    "a byte missing": lambda good: good[:-1],
+    "a page missing": lambda good: good[:-4096],
+    "half": lambda good: good[: len(good) // 2],
+    "one page": lambda good: good[:4096],
+    "a few bytes": lambda good: good[:100],
+    "zeros": lambda good: bytes(len(good)),
+    "random": lambda good: np.random.default_rng(0).bytes(len(good)),
+    "text": lambda good: b'{"format": "ssi-store"}' * 1000,
+    "second start damaged": lambda good: good[:4096] + bytes(4096) + good[8192:],
+    "page size 0": lambda good: good[:40] + bytes(4) + good[44:],
+    "page size of gigabytes": lambda good: good[:40] + b"\0\0\0\x40" + good[44:],
+    "more pages than bytes": lambda good: good[:136] + b"\xff" * 7 + b"\0" + good[144:],
 }
 
 
-@pytest.mark.parametrize("name", list(MANIFESTS))
-def test_bytes_that_are_no_manifest(tmp_path: Path, name: str) -> None:
-    path = write_store(tmp_path / "store") / MANIFEST
+@pytest.mark.parametrize("kind", list(DAMAGES))
+def test_damaged_files_are_refused_before_they_are_mapped(tmp_path: Path, kind: str) -> None:
+    path = write_store(tmp_path / "store") / DATA
     good = path.read_bytes()
-    changed = MANIFESTS[name](good)
-    path.write_bytes(changed)
-    if changed == good:
-        pytest.fail("this case changes nothing")
-    refused(tmp_path / "store")
+    path.unlink()
+    path.write_bytes(DAMAGES[kind](good))
+    assert path.read_bytes() != good
+    assert "ssi index" in refused(tmp_path / "store")
+    if kind != "empty":  # which a writer takes for new
+        refused(tmp_path / "store", lambda path: StoreWriter(path, ENCODER, N))
+    path.unlink()
+    path.write_bytes(good)
+    assert values_of(VectorStore.open(tmp_path / "store"), ["a", "b"]) == {"a": 1, "b": 1}
+
+
+def change_record(path: Path, key: bytes, value: bytes) -> None:
+    """Put a record into a store, as a foreign program can."""
+    with lmdb.open(str(path), map_size=1 << 30) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, value)
+
+
+HEADER = StoreHeader(FORMAT, 2, ENCODER, N, "float32", 1)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"n_rows": 2**40},
-        {"n_rows": 2**62},
-        {"n_rows": 3},
-        {"n_terms": 2**62},
-        {"n_terms": -1},
-        {"n_id_bytes": 2**62},
-        {"number": 2**40},
-        {"number": -1},
-        {"number": 7},
-        {"sha256": {}},
-        {"sha256": {"../../x": "0" * 64}},
-        {"n_rows": 0, "n_id_bytes": 0, "n_terms": 0},
+        {"format": "other"},
+        {"format_version": 3},
+        {"dims": 0},
+        {"dims": 10**9},
+        {"quantisation": "pickle"},
+        {"generation": -1},
+        {"generation": 2**62, "dims": -(2**62)},
     ],
     ids=str,
 )
-def test_segments_that_do_not_fit_their_files(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Also where the manifest has a hash of its own that is right: whoever writes one can compute it."""
-    store = write_store(tmp_path / "store")
-    manifest = read_store_manifest(store)
-    segments = [msgspec.structs.replace(manifest.segments[0], **change)]
-    write_store_manifest(store, msgspec.structs.replace(manifest, segments=segments))
-    refused(store)
+def test_a_header_of_another_kind_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = write_store(tmp_path / "store")
+    change_record(path, b"\xff", msgspec.json.encode(msgspec.structs.replace(HEADER, **change)))
+    refused(path)
+    refused(path, lambda path: StoreWriter(path, ENCODER, N))
 
 
-@pytest.mark.parametrize("change", [{"n_entries": 2**62}, {"n_entries": 1}, {"number": 9}, {"sha256": {}}], ids=str)
-def test_an_index_that_does_not_fit_its_files(tmp_path: Path, change: dict[str, Any]) -> None:
-    store = write_store(tmp_path / "store")
-    manifest = read_store_manifest(store)
-    write_store_manifest(
-        store, msgspec.structs.replace(manifest, index=msgspec.structs.replace(manifest.index, **change))
-    )
-    refused(store)
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"[]", b"\xff\xfe", b'{"format": "ssi-store"}'])
+def test_bytes_that_are_no_header(tmp_path: Path, content: bytes) -> None:
+    path = write_store(tmp_path / "store")
+    change_record(path, b"\xff", content)
+    refused(path)
 
 
-def test_one_segment_twice_and_none_at_all_are_refused_or_harmless(tmp_path: Path) -> None:
-    for segments in (2, 0):
-        store = write_store(tmp_path / f"store-{segments}")
-        manifest = read_store_manifest(store)
-        write_store_manifest(store, msgspec.structs.replace(manifest, segments=list(manifest.segments) * segments))
-        with suppress(RerankerError):  # any other error is one of the store's own
-            opened = VectorStore.open(store, ENCODER, verify=True)
-            assert len(opened.rows_of(["a", "nobody"])) == 2
+@pytest.mark.parametrize("length", [0, 7, 8, 8 + 4 * N - 4, 8 + 4 * N + 4, 8 + 4 * N + 9])
+def test_a_document_of_a_length_that_none_has(tmp_path: Path, length: int) -> None:
+    path = write_store(tmp_path / "store")
+    change_record(path, b"a", bytes(length))
+    store = VectorStore.open(path)
+    assert values_of(store, ["b"]) == {"b": 1}
+    with pytest.raises(ArtifactError, match="damaged length"):
+        store.get(["a", "b"])
 
 
-def test_a_store_is_not_written_through_a_link(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store")
-    target = tmp_path / "target"
-    shutil.copy(store / MANIFEST, target)
-    before = target.read_bytes()
-    (store / MANIFEST).unlink()
-    (store / MANIFEST).symlink_to(target)
-    with StoreWriter(store, ENCODER, N) as writer:
-        add(writer, ["c"], [3])
-    assert target.read_bytes() == before and not (store / MANIFEST).is_symlink()
-    assert len(VectorStore.open(store, ENCODER, verify=True)) == 3
+def test_an_lmdb_file_of_another_program_is_no_store(tmp_path: Path) -> None:
+    change_record(tmp_path / "store", b"key", b"value")
+    assert "not published" in refused(tmp_path / "store")
+
+
+def test_a_store_of_the_version_before_names_the_commands_that_build_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    (path / "segment-000001").mkdir(parents=True)
+    (path / "store.json").write_text('{"format": "ssi-store", "format_version": 1}')
+    for opened in (VectorStore.open, lambda path: StoreWriter(path, ENCODER, N)):
+        message = refused(path, opened)
+        assert "format version 1" in message and "ssi index --write-store" in message
+    assert sorted(entry.name for entry in path.iterdir()) == ["segment-000001", "store.json"]
+    shutil.rmtree(path)
+    assert len(VectorStore.open(write_store(path))) == 2

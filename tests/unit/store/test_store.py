@@ -1,17 +1,19 @@
-"""The beside store: what goes in comes out, the newest wins, readers keep their state, damage is seen."""
+"""The local store: what goes in comes out, the newest wins, readers keep their state, a kill loses no published one."""
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
+import random
 import shutil
+import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
+import lmdb
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -22,10 +24,13 @@ from reranker.arrays import N_TERM_IDS
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS, Quantisation, quantise_vectors
-from reranker.store import MANIFEST, StoreWriter, VectorStore, encode_ids, hash_ids, plan_merge
+from reranker.records import MAX_ID_BYTES
+from reranker.rerank.candidates import LocalStore
+from reranker.store import DATA, StoreWriter, VectorStore
 
 ENCODER = "ab" * 32
 N = 5
+ROOT = Path(__file__).parents[3]
 
 
 def rows_of(weights: Sequence[dict[int, float]]) -> sp.csr_matrix:
@@ -43,26 +48,41 @@ def add(writer: StoreWriter, ids: Sequence[str], values: Sequence[float]) -> Non
 
 def values_of(store: VectorStore, ids: Sequence[str]) -> dict[str, float]:
     """Read the values back, and check that vector, words and hash tell the same one."""
-    rows = store.rows_of(ids)
-    there = rows >= 0
-    vectors, terms = store.vectors(rows[there]), store.terms(rows[there])
-    values = vectors[:, 0].tolist()
+    found = store.get(ids)
+    values = found.vectors[:, 0].tolist()
     for place, value in enumerate(values):
-        row = terms[place]
-        assert vectors[place].tolist() == [value] * N
+        row = found.terms[place]
+        assert found.vectors[place].tolist() == [value] * N
         assert dict(zip(row.indices.tolist(), row.data.tolist(), strict=True)) == {3: value, 2**30 + 7: 1.0}
-    assert store.source_hashes(rows[there]) == [f"{int(v):016x}" for v in values]
-    return dict(zip(np.array(ids, dtype=object)[there].tolist(), values, strict=True))
+    assert found.source_hashes == [f"{int(v):016x}" for v in values]
+    return dict(zip([ids[place] for place in found.places.tolist()], values, strict=True))
 
 
 def test_documents_come_back_by_id(tmp_path: Path) -> None:
     with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a", "b", "ü", "a\0b"], [1, 2, 3, 4])
-    store = VectorStore.open(tmp_path, ENCODER, verify=True)
-    assert len(store) == 4
-    assert values_of(store, ["ü", "a", "a\0b", "missing", "b"]) == {"ü": 3, "a": 1, "a\0b": 4, "b": 2}
-    assert store.rows_of(["missing", "a"])[0] == -1
-    assert store.rows_of([]).tolist() == []
+        add(writer, ["a", "b", "ü", "a\0b", "\ud800"], [1, 2, 3, 4, 5])
+    store = VectorStore.open(tmp_path, ENCODER)
+    assert len(store) == 5
+    asked = ["ü", "a", "a\0b", "missing", "b", "", "\ud800", "a"]
+    assert values_of(store, asked) == {"ü": 3, "a": 1, "a\0b": 4, "b": 2, "\ud800": 5}
+    found = store.get(asked)
+    assert found.places.tolist() == [0, 1, 2, 4, 6, 7]
+    assert store.get([]).vectors.shape == store.get(["missing"]).vectors.shape == (0, N)
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "\U0001f600"])
+def test_ids_of_every_length_that_an_engine_takes(tmp_path: Path, letter: str) -> None:
+    width = len(letter.encode())
+    ids = [letter * (n // width) + "y" * (n % width) for n in (1, 500, 510, 511, MAX_ID_BYTES)]
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ids, range(1, 6))
+        assert writer.delete([ids[1], ids[-1][:-1] + "z"]) == 1
+    store = VectorStore.open(tmp_path, ENCODER)
+    assert values_of(store, ids) == {ids[place]: place + 1 for place in (0, 2, 3, 4)} and len(store) == 4
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ids[-1:], [9])
+        assert writer.publish() == 4
+    assert values_of(store.refreshed(), ids[-1:]) == {ids[-1]: 9}
 
 
 def test_score_is_the_formula(tmp_path: Path) -> None:
@@ -74,28 +94,32 @@ def test_score_is_the_formula(tmp_path: Path) -> None:
         np.array([3, 4], np.float32), np.array([4, 9], np.int32), np.array([2, 8], np.float32), identity=0.5
     )
     # (3, 4).(1, 2) + .5 * 2 * .25 = 11.25 and (3, 4).(-1, .5) + .5 * 8 * 1 = 3
-    assert store.score(query, store.rows_of(["y", "x"])).tolist() == [3.0, 11.25]
+    scores = LocalStore(store).vectors_of(["y", "nobody", "x"]).score(query)
+    assert scores[[0, 2]].tolist() == [3.0, 11.25] and np.isnan(scores[1])
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3, 7])
 @pytest.mark.parametrize("quantisation", QUANTISATIONS)
-def test_a_quantised_store_gives_back_what_the_encoder_quantised(tmp_path: Path, quantisation: Quantisation) -> None:
+def test_a_quantised_store_gives_back_what_the_encoder_quantised(
+    tmp_path: Path, quantisation: Quantisation, dims: int
+) -> None:
     rng = np.random.default_rng(0)
-    vectors = quantise_vectors(rng.standard_normal((300, N)).astype(np.float32), quantisation)
+    vectors = quantise_vectors(rng.standard_normal((300, dims)).astype(np.float32), quantisation)
     ids = [f"d{i}" for i in range(300)]
-    words = rows_of([{int(i): 1.0} for i in range(300)])
-    with StoreWriter(tmp_path, ENCODER, N, quantisation=quantisation) as writer:
+    words = rows_of([{j: float(j + i) for j in range(i % 4)} for i in range(300)])
+    hashes = [f"{int(value):016x}" for value in rng.integers(0, 2**64, 300, dtype=np.uint64)]
+    with StoreWriter(tmp_path, ENCODER, dims, quantisation=quantisation) as writer:
         for start in range(0, 300, 100):
             part = slice(start, start + 100)
-            writer.add(ids[part], vectors[part], words[part], [""] * 100)
+            writer.add(ids[part], vectors[part], words[part], hashes[part])
             writer.publish()
-    store = VectorStore.open(tmp_path, ENCODER)
-    rows = store.rows_of(ids)
-    np.testing.assert_array_equal(store.vectors(rows), vectors)
-    query = QueryVectors(
-        rng.standard_normal(N).astype(np.float32), np.array([7], np.int32), np.array([2], np.float32), 1.0
-    )
-    expected = vectors @ query.vector + 2.0 * (np.arange(300) == 7)
-    np.testing.assert_allclose(store.score(query, rows), expected, rtol=1e-5, atol=1e-6)
+    order = rng.permutation(300).tolist()
+    found = VectorStore.open(tmp_path, ENCODER).get([ids[place] for place in order])
+    np.testing.assert_array_equal(found.vectors, vectors[order])
+    np.testing.assert_array_equal(found.terms.indptr, words[order].indptr)
+    np.testing.assert_array_equal(found.terms.indices, words[order].indices)
+    np.testing.assert_array_equal(found.terms.data, words[order].data)
+    assert found.source_hashes == [hashes[place] for place in order]
 
 
 OPERATIONS = st.lists(
@@ -103,7 +127,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("add"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5)),
         st.tuples(st.just("delete"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3)),
         st.tuples(st.just("publish"), st.just([])),
-        st.tuples(st.just("crash"), st.just([])),
+        st.tuples(st.just("abandon"), st.just([])),
     ),
     max_size=25,
 )
@@ -111,7 +135,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS)
-def test_the_store_is_a_dictionary_that_survives_crashes(
+def test_the_store_is_a_dictionary_of_published_states(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, list[str]]]
 ) -> None:
     path = tmp_path_factory.mktemp("store")
@@ -129,10 +153,9 @@ def test_the_store_is_a_dictionary_that_survives_crashes(
         elif operation == "publish":
             assert writer.publish() == len(expected)
             published = dict(expected)
-            readers.append((VectorStore.open(path, ENCODER, verify=True), published))
+            readers.append((VectorStore.open(path, ENCODER), published))
         else:
-            # What a killed process leaves: files no manifest names, and a lock the system frees.
-            writer._lock.release()
+            writer.close()
             writer = StoreWriter(path, ENCODER, N)
             expected = dict(published)
     for store, held in readers:
@@ -144,40 +167,74 @@ def test_the_store_is_a_dictionary_that_survives_crashes(
     shutil.rmtree(path)
 
 
-def test_colliding_keys_never_give_another_documents_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.store.hash_ids", lambda block: np.zeros(len(block.lengths), np.uint64))
+WRITER = """
+import sys
+from reranker.store import StoreWriter
+from tests.unit.store.test_store import ENCODER, N, add
+import reranker.store
+reranker.store.UNPUBLISHED_BYTES = 10_000
+writer = StoreWriter(sys.argv[1], ENCODER, N)
+for number in range(int(sys.argv[2]), 10**9):
+    for part in range(5):
+        add(writer, [f"d{part}-{place}" for place in range(100)], [number] * 100)
+    writer.delete([f"only {number - 1}"])
+    add(writer, [f"only {number}"], [number])
+    writer.publish()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.live
+def test_a_killed_writer_leaves_the_state_published_last(tmp_path: Path) -> None:
+    ids, number, rng = [f"d{part}-{place}" for part in range(5) for place in range(100)], 1, random.Random(3)
+    for _ in range(10):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "store"), str(number)],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0.0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        said = process.stdout.read().split()
+        process.wait()
+        store = VectorStore.open(tmp_path / "store", ENCODER)
+        values = set(values_of(store, ids).values())
+        assert len(values) == 1 and len(store) == 501, "a part of a state is visible"
+        last = int(values.pop())
+        assert last >= int(said[-1] if said else number)
+        assert values_of(store, [f"only {last}", f"only {last - 1}"]) == {f"only {last}": last}
+        number = last + 1
+
+
+@pytest.mark.live
+def test_a_writer_that_is_killed_before_its_first_publish_leaves_no_store(tmp_path: Path) -> None:
+    code = WRITER.replace("    writer.publish()\n    print", "    print")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), "1"],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    assert (tmp_path / DATA).stat().st_size > 20_000, "documents were written"
+    with pytest.raises(ArtifactError, match="not published"):
+        VectorStore.open(tmp_path)
     with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a", "b", "c", "bb"], [1, 2, 3, 4])
-        writer.publish()
-        add(writer, ["b"], [5])
-        assert writer.delete(["c", "zz"]) == 1
-    store = VectorStore.open(tmp_path, ENCODER)
-    assert values_of(store, ["x", "bb", "b", "c", "a"]) == {"a": 1, "b": 5, "bb": 4}
+        add(writer, ["a"], [1])
+    assert len(VectorStore.open(tmp_path)) == 1
 
 
-@given(st.lists(st.text(st.characters(), max_size=20), max_size=20))
-def test_keys_depend_on_the_id_alone(ids: list[str]) -> None:
-    together = hash_ids(encode_ids(ids)).tolist()
-    assert together == [int(hash_ids(encode_ids([value]))[0]) for value in ids]
-    assert len(set(together)) == len(set(ids))
-
-
-def test_segments_stay_few_and_rows_are_copied_rarely(tmp_path: Path) -> None:
-    copied = 0
-    sizes: dict[int, int] = {}
-    for number in range(1, 1001):
-        sizes[number] = 1
-        chosen = plan_merge(sizes, sizes)
-        if chosen:
-            merged = sum(sizes.pop(n) for n in chosen)
-            copied += merged
-            sizes[number + 10_000] = merged
-    assert len(sizes) <= 8
-    assert copied / 1000 < 12
-    assert plan_merge({1: 1_000_000, 2: 10}, {1: 1_000_000, 2: 10}) == []
-    assert plan_merge({1: 1_000_000, 2: 10}, {1: 1_000_000, 2: 4}) == [2]
-    assert plan_merge({1: 100}, {1: 49}) == [1]
-    assert plan_merge({}, {}) == []
+def test_a_writer_that_was_killed_before_it_wrote_a_byte_is_followed_by_another(tmp_path: Path) -> None:
+    (tmp_path / DATA).touch()
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ["a"], [1])
+    assert values_of(VectorStore.open(tmp_path), ["a"]) == {"a": 1}
 
 
 def test_another_encoders_store_is_refused(tmp_path: Path) -> None:
@@ -214,104 +271,97 @@ def test_an_error_inside_the_block_publishes_nothing(tmp_path: Path) -> None:
         VectorStore.open(tmp_path, ENCODER)
 
 
-def test_a_full_disk_leaves_no_lock_and_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_full_disk_or_a_full_map_leaves_the_published_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.store.MAP_BYTES", 200_000)
+    ids = [f"d{place}" for place in range(100)]
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ids, [1] * 100)
 
     def fill() -> None:
         with StoreWriter(tmp_path, ENCODER, N) as writer:
-            add(writer, ["a"], [1])
-            assert writer._current is not None
-            files = writer._current._files
-            monkeypatch.setitem(files, "ids.bin", SimpleNamespace(flush=full, close=full))
-            full()
+            add(writer, ids, [2] * 100)
+            add(writer, [f"more{place}" for place in range(10_000)], [2] * 10_000)
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ArtifactError, match="largest size of 200000 bytes"):
         fill()
+    assert set(values_of(VectorStore.open(tmp_path), ids).values()) == {1}
     with StoreWriter(tmp_path, ENCODER, N) as writer:
-        assert not list(tmp_path.glob("segment-*"))
-        add(writer, ["b"], [2])
+        add(writer, ids, [3] * 100)
+    assert set(values_of(VectorStore.open(tmp_path), ids).values()) == {3}
 
 
-def test_nothing_is_published_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    fsync, replaced = os.fsync, os.replace
-
-    def noted_fsync(descriptor: int) -> None:
-        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
-        fsync(descriptor)
-
-    def noted_replace(source: Path, target: Path) -> None:
-        done.append(f"-> {target.name}")
-        replaced(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "replace", noted_replace)
-    with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a", "b"], [1, 2])
-        writer.publish()
-    assert done.count(f"-> {MANIFEST}") == 1
-    published = done.index(f"-> {MANIFEST}")
-    parts = [path for folder in (*tmp_path.glob("segment-*"), *tmp_path.glob("index-*")) for path in folder.iterdir()]
-    wanted = {str(path.relative_to(tmp_path)) for part in parts for path in (part, part.parent)}
-    assert len(wanted) > 4 and wanted <= set(done[:published])
-    assert any(Path(path).name.startswith("ids.bin") for path in done[: published - 1])
-    assert done[published - 1].startswith(f".{MANIFEST}.") and done[published + 1 :] == ["."]
-
-
-def test_every_damaged_file_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with StoreWriter(path, ENCODER, N) as writer:
-        add(writer, ["a", "b"], [1, 2])
-    for number, file in enumerate(sorted(f for f in path.rglob("*") if f.is_file() and f.name != ".lock")):
-        content = file.read_bytes()
-        for damage, mode in ((content[:-1], "cut"), (content + b"\0", "longer"), (None, "gone")):
-            copy = tmp_path / f"{number}-{mode}"
-            shutil.copytree(path, copy)
-            target = copy / file.relative_to(path)
-            if damage is None:
-                target.unlink()
-            else:
-                target.write_bytes(damage)
-            with pytest.raises(ArtifactError):
-                VectorStore.open(copy, ENCODER)
-        for place in range(0, len(content), max(1, len(content) // 40)):
-            file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-            with pytest.raises(ArtifactError):
-                VectorStore.open(path, ENCODER, verify=True)
-        file.write_bytes(content)
-    VectorStore.open(path, ENCODER, verify=True)
-
-
-@pytest.mark.parametrize(
-    "change", [{"format_version": 2}, {"dims": 0}, {"dims": 10**9}, {"quantisation": "pickle"}, {"generation": -1}]
-)
-def test_a_manifest_of_another_kind_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    from reranker.store import StoreManifest, read_store_manifest, write_store_manifest
-
-    with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a"], [1])
-    write_store_manifest(tmp_path, msgspec.structs.replace(read_store_manifest(tmp_path), **change))
-    with pytest.raises(ArtifactError):
-        VectorStore.open(tmp_path)
-    assert isinstance(change, dict)
-    assert StoreManifest.__struct_config__.frozen
-
-
-def test_a_reader_that_opens_while_a_writer_publishes_gets_a_whole_state(tmp_path: Path) -> None:
+def test_readers_beside_a_writer_keep_their_state(tmp_path: Path) -> None:
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a"], [1])
         writer.publish()
         old = VectorStore.open(tmp_path, ENCODER)
-        stale = old._manifest
+        assert old.refreshed() is old, "nothing was published since"
         add(writer, ["a"], [2])
+        assert old.refreshed() is old, "nothing was published since"
         writer.publish()
-        with pytest.raises(ArtifactError):  # its files are gone: `open` reads the manifest again in that case
-            VectorStore(tmp_path, stale)
+        assert writer.delete(["nobody"]) == 0 and writer.publish() == 1
         assert values_of(old, ["a"]) == {"a": 1}
         newest = old.refreshed()
-        assert values_of(newest, ["a"]) == {"a": 2}
+        assert values_of(newest, ["a"]) == {"a": 2} and newest.state.generation == 2
         assert newest.refreshed() is newest, "nothing was published since"
+
+
+def test_many_threads_read_while_states_are_published(tmp_path: Path) -> None:
+    ids, wrong, done = [f"d{place}" for place in range(50)], list[object](), threading.Event()
+    writer = StoreWriter(tmp_path, ENCODER, N)
+    add(writer, ids, [1] * 50)
+    writer.publish()
+    shared = VectorStore.open(tmp_path, ENCODER)
+
+    def read() -> None:
+        while not done.is_set():
+            for store, allowed in ((shared, {1}), (VectorStore.open(tmp_path), None)):
+                values = set(values_of(store, ids).values())
+                if len(values) != 1 or (allowed and values != allowed):
+                    wrong.append(values)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(2, 60):
+        add(writer, ids, [number] * 50)
+        writer.publish()
+    done.set()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    assert not wrong
+
+
+def test_a_store_that_is_replaced_by_renaming_is_seen_by_refreshed_alone(tmp_path: Path) -> None:
+    for name, value in (("store", 1), ("next", 2)):
+        with StoreWriter(tmp_path / name, ENCODER, N) as writer:
+            add(writer, ["a"], [value])
+    store = VectorStore.open(tmp_path / "store", ENCODER)
+    (tmp_path / "store").rename(tmp_path / "old")
+    assert values_of(store, ["a"]) == {"a": 1}
+    with pytest.raises(ArtifactError, match="no vector store"):
+        store.refreshed()
+    (tmp_path / "next").rename(tmp_path / "store")
+    newest = store.refreshed()
+    assert values_of(newest, ["a"]) == {"a": 2} and newest.state.generation == store.state.generation
+    shutil.rmtree(tmp_path / "old")
+    assert values_of(store, ["a"]) == {"a": 1}, "an open reader keeps its file"
+    with StoreWriter(tmp_path / "store", ENCODER, N) as writer:
+        add(writer, ["b"], [3])
+    assert values_of(newest, ["a", "b"]) == {"a": 2}
+
+
+def test_a_data_file_without_its_lock_file_is_refused_while_the_old_one_is_read(tmp_path: Path) -> None:
+    for name in ("store", "next"):
+        with StoreWriter(tmp_path / name, ENCODER, N) as writer:
+            add(writer, ["a"], [1])
+    del writer  # with its map of the file
+    store = VectorStore.open(tmp_path / "store", ENCODER)
+    (tmp_path / "next" / DATA).rename(tmp_path / "store" / DATA)
+    with pytest.raises(ArtifactError, match="rename the whole folder"):
+        store.refreshed()
+    assert values_of(store, ["a"]) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -337,67 +387,19 @@ def test_bad_documents_are_refused(
     assert values_of(VectorStore.open(tmp_path, ENCODER), ["good"]) == {"good": 1}
 
 
-def test_a_row_of_no_segment_is_refused(tmp_path: Path) -> None:
+def test_a_large_first_build_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.store.UNPUBLISHED_BYTES", 1000)
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        for start in range(0, 1000, 50):
+            add(writer, [f"d{place}" for place in range(start, start + 50)], range(start, start + 50))
+        assert (tmp_path / DATA).stat().st_size > 50_000
+        with pytest.raises(ArtifactError, match="not published"):
+            VectorStore.open(tmp_path)
+    assert values_of(VectorStore.open(tmp_path), ["d0", "d999"]) == {"d0": 0, "d999": 999}
+
+
+def test_only_the_pages_in_use_are_on_the_disk(tmp_path: Path) -> None:
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a"], [1])
-    store = VectorStore.open(tmp_path, ENCODER)
-    with pytest.raises(InputError, match="not of this store"):
-        store.vectors(np.array([-1]))
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="says what Linux keeps of a map")
-def test_a_reader_asks_for_no_pages_around_those_it_reads(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a", "b"], [1, 2])
-    store = VectorStore.open(tmp_path)
-    flags, name = dict[str, list[str]](), ""
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmFlags:"):
-            flags[name] = line.split()[1:]
-        elif "-" in line.split(" ")[0]:
-            name = line[line.find("/") :]
-    mapped = {name: of for name, of in flags.items() if str(tmp_path) in name}
-    assert len(store) == 2 and len(mapped) == 9
-    assert all("rr" in of for of in mapped.values())
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("MemTotal: 9 kB\nMemAvailable:   1000 kB\n", (mmap.MADV_RANDOM, mmap.MADV_WILLNEED)),
-        ("MemTotal: 9 kB\nMemAvailable:   0 kB\n", (mmap.MADV_RANDOM,)),
-        ("MemTotal: 9 kB\n", (mmap.MADV_RANDOM,)),
-        (None, (mmap.MADV_RANDOM,)),
-    ],
-)
-def test_a_store_is_read_ahead_where_memory_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, expected: tuple[int, ...]
-) -> None:
-    advice: list[int] = []
-
-    class Map(mmap.mmap):
-        def madvise(self, option: int, *span: int) -> None:
-            advice.append(option)
-            super().madvise(option, *span)
-
-    with StoreWriter(tmp_path / "store", ENCODER, N) as writer:
-        add(writer, ["a", "b"], [1, 2])
-    if text is not None:
-        (tmp_path / "meminfo").write_text(text, encoding="ascii")
-    monkeypatch.setattr("reranker.store.MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr("reranker.store.mmap.mmap", Map)
-    assert values_of(VectorStore.open(tmp_path / "store"), ["b"]) == {"b": 2}
-    assert advice == list(expected) * 9
-
-
-def test_a_system_that_takes_no_advice_reads_the_store_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Map(mmap.mmap):
-        def madvise(self, option: int, *span: int) -> None:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    with StoreWriter(tmp_path, ENCODER, N) as writer:
-        add(writer, ["a", "b"], [1, 2])
-    monkeypatch.setattr("reranker.store.mmap.mmap", Map)
-    assert values_of(VectorStore.open(tmp_path), ["a", "b"]) == {"a": 1, "b": 2}
+    assert (tmp_path / DATA).stat().st_size < 50_000
+    assert lmdb.version()[0] == 0, "the format of LMDB 0.9, whose start `reranker.store` checks"

@@ -1,13 +1,13 @@
-"""Models and stores are copied over the folders that ``ssi serve`` serves, again and again, while it is asked.
+"""Models and stores are renamed over the folders that ``ssi serve`` serves, again and again, while it is asked.
 
-``SSI_COPIES`` is how often. The service is a process of its own over the embedded engine: no server is needed.
+``SSI_REPLACEMENTS`` is how often. The service is a process of its own over the embedded engine: no server is needed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from reranker.engines import open_engine
@@ -26,10 +25,10 @@ from tests.live.service_process import ServiceProcess
 from tests.served import model_of, random_documents, serve
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-N_COPIES = int(os.environ.get("SSI_COPIES", "10"))
+N_REPLACEMENTS = int(os.environ.get("SSI_REPLACEMENTS", "10"))
 N_CLIENTS = 3
 SWAP_S = 30.0
-"""Seconds until a whole copy must answer."""
+"""Seconds until the newest version must answer."""
 REQUEST = {"query": "word3 word11 word20", "size": 30}
 
 
@@ -71,11 +70,15 @@ class Source:
             "0.05",
         ]
 
-    def copy(self, part: str, version: str, served: Path) -> None:
-        """Copy a model or a store over the served one as ``cp -r`` does: files of one name are truncated in place."""
-        shutil.copytree(
-            self.path / f"{version}-{part}", served / part, dirs_exist_ok=True, copy_function=shutil.copyfile
-        )
+    def replace(self, part: str, version: str, served: Path) -> None:
+        """Replace a served model or store as documented: copy the new folder next to it, then rename both."""
+        served.mkdir(exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=served))
+        shutil.copytree(self.path / f"{version}-{part}", work / "next")
+        if (served / part).exists():
+            (served / part).rename(work / "old")
+        (work / "next").rename(served / part)
+        shutil.rmtree(work)
 
 
 class Clients:
@@ -129,8 +132,8 @@ def expected(source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[t
     for model in ("first", "second"):
         for store in ("first", "second"):
             served = tmp_path_factory.mktemp(f"{model}-{store}")
-            source.copy("model", model, served)
-            source.copy("store", store, served)
+            source.replace("model", model, served)
+            source.replace("store", store, served)
             with ServiceProcess(*source.options(served)) as service:
                 answers[model, store] = answered(service)
     assert len(set(answers.values())) == 4 and all(answer[:2] == (200, True) for answer in answers.values())
@@ -138,75 +141,38 @@ def expected(source: Source, tmp_path_factory: pytest.TempPathFactory) -> dict[t
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_copies_over_what_is_served_hurt_nobody(
+def test_replacing_what_is_served_hurts_nobody(
     source: Source,
     expected: dict[tuple[str, str], tuple[Any, ...]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
     workers: int,
 ) -> None:
-    served, temporary = tmp_path / "served", tmp_path / "tmpdir"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    source.copy("model", "first", served)
-    source.copy("store", "first", served)
+    served = tmp_path / "served"
+    source.replace("model", "first", served)
+    source.replace("store", "first", served)
     with ServiceProcess(*source.options(served), "--workers", str(workers)) as service:
         processes = [service.process, *(service.process.children() if workers > 1 else ())]
         clients = Clients(service)
-        for number in range(N_COPIES):
+        for number in range(N_REPLACEMENTS):
             # The same version again, then the other one, now the model and now the store.
             version = "second" if number % 4 in (1, 2) else "first"
-            source.copy(("model", "store")[number % 2], version, served)
-            source.copy(("store", "model")[number % 2], version, served)
+            source.replace(("model", "store")[number % 2], version, served)
+            source.replace(("store", "model")[number % 2], version, served)
             time.sleep(0.02 * (number % 10))
         for part in ("model", "store"):
-            source.copy(part, "second", served)
+            source.replace(part, "second", served)
         end = time.monotonic() + SWAP_S
         newest = 0
         while newest < 20 * workers and time.monotonic() < end:
             newest = newest + 1 if answered(service) == expected["second", "second"] else 0
         clients.end()
         counts = {f"answers_{'_'.join(of)}": clients.answers[answer] for of, answer in expected.items()}
-        for name, count in {"copies": N_COPIES, "workers": workers, **counts}.items():
+        for name, count in {"replacements": N_REPLACEMENTS, "workers": workers, **counts}.items():
             record_property(name, count)
         assert newest, f"the newest version does not answer:\n{service.log[-3000:]}"
         assert not clients.failures and all(process.is_running() for process in processes)
         assert "process ended" not in service.log
         wrong = set(clients.answers) - set(expected.values())
         assert not wrong, f"{len(wrong)} wrong answers, such as {next(iter(wrong))}"
-        (work,) = temporary.glob("ssi-work-*")
-        copies, end = 0, time.monotonic() + SWAP_S
-        files = [file for part in ("model", "store") for file in (source.path / f"second-{part}").rglob("*.*")]
-        named = [file for file in files if file.is_file() and file.stat().st_size and file.suffix != ".json"]
-        needed = len([file for file in named if file.name != ".lock"])
-        while copies != needed and time.monotonic() < end:
-            copies = sum(path.is_file() for path in work.iterdir())
-            time.sleep(0.1)
-        assert copies == needed, "copies of versions that are gone stay"
         assert service.terminate()[0] == 0
-    assert list(temporary.iterdir()) == []
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_service_leaves_copies_to_the_next_one(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    served, temporary = tmp_path / "served", tmp_path / "tmpdir"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    for part in ("model", "store"):
-        source.copy(part, "first", served)
-    options = [*source.options(served), "--workers", str(workers)]
-    with ServiceProcess(*options) as service:
-        processes = [service.process, *(service.process.children() if workers > 1 else ())]
-        (left_over,) = temporary.iterdir()
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(processes, timeout=20)
-        assert left_over.is_dir()
-    with ServiceProcess(*options) as service:
-        (work,) = temporary.iterdir()
-        assert work != left_over and answered(service)[:2] == (200, True)
-        assert service.terminate()[0] == 0
-    assert list(temporary.iterdir()) == []
