@@ -16,7 +16,7 @@ little-endian order, Vd filled up to 4 bytes::
     u64                      hash of the text that the row was computed from (`_src`)
     [f4]                     scale, for int8 only
     N * f4 | N * f2 | N * i1 Vd
-    n * i4, n * f4           word ids and weights of the lexical row; n follows from the length
+    n * (i4, f4)             word ids and weights of the lexical row; n follows from the length
 
 One more record has the encoder and the number of the published state (`StoreHeader`). There can be one writer and any
 number of readers at the same time. A reader sees the state that it opened. The pages of that state are not reused
@@ -44,7 +44,7 @@ import numpy as np
 import scipy.sparse as sp
 from filelock import FileLock, Timeout
 
-from reranker.arrays import AnyArray, Float32, Int64, UInt64, offsets_of, term_rows
+from reranker.arrays import Float32, Int64, UInt8, UInt64, offsets_of, term_rows
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
 from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors
 from reranker.records import MAX_ID_BYTES
@@ -290,44 +290,33 @@ class _Record(NamedTuple):
             start += 4
         stored = np.ascontiguousarray(values).view(np.uint8)
         heads[:, start : start + stored.shape[1]] = stored
-        head, indices, data = heads.tobytes(), rows.indices.astype("<i4").tobytes(), rows.data.astype("<f4").tobytes()
-        size, bounds = heads.shape[1], (4 * rows.indptr.astype(np.int64)).tolist()
+        pairs = np.empty((rows.nnz, 2), "<i4")
+        pairs[:, 0], pairs[:, 1] = rows.indices, rows.data.astype("<f4").view("<i4")
+        head, tail, size, bounds = heads.tobytes(), pairs.tobytes(), heads.shape[1], (8 * rows.indptr).tolist()
         return [
-            head[size * row : size * (row + 1)] + indices[first:end] + data[first:end]
-            for row, (first, end) in enumerate(pairwise(bounds))
+            head[size * row : size * (row + 1)] + tail[first:end] for row, (first, end) in enumerate(pairwise(bounds))
         ]
 
-    def unpacked(self, values: Sequence[memoryview], places: Int64) -> StoredRows:
+    def unpacked(self, values: Sequence[bytes], places: Int64) -> StoredRows:
         """Return the documents of some values. Raises `ArtifactError` for a value of a length that none has."""
-        lengths = np.fromiter(map(len, values), np.int64, len(values))
-        n_head = (_SOURCE_BYTES + self.n_vector_bytes) // 4
-        n_terms, rest = np.divmod(lengths - 4 * n_head, 8)
-        if len(values) and (rest.any() or int(n_terms.min()) < 0):
+        size = _SOURCE_BYTES + self.n_vector_bytes
+        lengths = np.fromiter(map(len, values), np.int64, len(values)) - size
+        if (lengths % 8).any() or (lengths < 0).any():
             raise ArtifactError(f"a document of the vector store has a damaged length: {REMEDY}")
-        words = np.frombuffer(b"".join(values), "<i4")
-        starts = offsets_of(lengths // 4)[:-1]
-        heads = words[starts[:, None] + np.arange(n_head)]
-        sources = np.ascontiguousarray(heads[:, :2]).view("<u8")[:, 0]
-        taken = _ranges(starts + n_head, n_terms)
-        indices, data = words[taken], words[taken + np.repeat(n_terms, n_terms)].view("<f4")
-        terms = term_rows(data, indices, offsets_of(n_terms).astype(np.int32))
-        return StoredRows(places, self._vectors(np.ascontiguousarray(heads[:, 2:])), terms, sources)
+        heads = np.frombuffer(b"".join([value[:size] for value in values]), np.uint8).reshape(len(values), size)
+        pairs = np.frombuffer(b"".join([value[size:] for value in values]), "<i4").reshape(-1, 2)
+        indices, data = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1]).view("<f4")
+        terms = term_rows(data, indices, offsets_of(lengths // 8).astype(np.int32))
+        sources = np.ascontiguousarray(heads[:, :_SOURCE_BYTES]).view("<u8")[:, 0]
+        return StoredRows(places, self._vectors(np.ascontiguousarray(heads[:, _SOURCE_BYTES:])), terms, sources)
 
-    def _vectors(self, words: AnyArray) -> Float32:
+    def _vectors(self, stored: UInt8) -> Float32:
         """Return Vd of each row of stored vectors, (n, N) float32."""
-        stored = words.view(VECTOR_TYPES[self.quantisation])
+        values = stored.view(VECTOR_TYPES[self.quantisation])
         if self.quantisation != "int8":
-            return np.ascontiguousarray(stored[:, : self.dims], np.float32)
-        scaled: Float32 = stored[:, 4 : 4 + self.dims].astype(np.float32) * words[:, :1].view("<f4")
+            return np.ascontiguousarray(values[:, : self.dims], np.float32)
+        scaled: Float32 = values[:, 4 : 4 + self.dims].astype(np.float32) * stored[:, :4].copy().view("<f4")
         return scaled
-
-
-def _ranges(starts: Int64, lengths: Int64) -> Int64:
-    """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])``, computed without a loop."""
-    ends: Int64 = np.cumsum(lengths)
-    places: Int64 = np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
-    places += np.repeat(starts - (ends - lengths), lengths)
-    return places
 
 
 # --- reading
@@ -343,7 +332,7 @@ class VectorStore:
         self.path = root
         self._environment, (device, inode) = _environment(root)
         with _as_artifact_errors(root):
-            self._transaction = self._environment.begin(buffers=True)
+            self._transaction = self._environment.begin()
             header = _header_of(root, self._transaction)
             self._n = self._transaction.stat()["entries"] - 1
         if header is None:
@@ -385,7 +374,7 @@ class VectorStore:
 
     def get(self, ids: Sequence[str]) -> StoredRows:
         """Return those of the documents with these ids that are in the store."""
-        keys = list(map(_key, ids))
+        keys = [_key(identifier) for identifier in ids]
         with self._lock, _as_artifact_errors(self.path):  # LMDB reads a transaction from one thread at a time
             values = list(map(self._transaction.get, keys))
         places = [place for place, value in enumerate(values) if value is not None]
