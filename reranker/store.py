@@ -7,7 +7,7 @@ open keeps the files that it opened. Only `StoreWriter` changes a file in place,
 
 A process that has mapped a file dies (SIGBUS) if the file is truncated or another one is copied over it. No command of
 this program does that. A file that is already too short is refused before it is mapped. Damage inside a page is not
-looked for.
+looked for. A store must be on a local disk: LMDB's locks do not work between machines.
 
 Key of a document: its id in UTF-8. LMDB takes keys of 1 to 511 bytes. Longer ids (an engine's have up to 512 bytes) are
 stored under 0xFF and their SHA-256. No UTF-8 has the byte 0xFF, so they cannot be taken for an id. Value, in
@@ -196,12 +196,12 @@ def _refuse_old(root: Path) -> None:
 def _environment(root: Path, *, is_new: bool = False) -> tuple[lmdb.Environment, tuple[int, int]]:
     """Return the map of a store, and the key of its file. With ``is_new``, the file is created if it is missing."""
     path = root / DATA
-    with _opening, _as_artifact_errors(root):
+    with _opening:
         _refuse_old(root)
         try:
             before = None if is_new and not path.exists() else _file_key(path)
-            if before is not None and before in _environments:
-                return _environments[before], before
+            if before is not None and (known := _environments.get(before)) is not None:
+                return known, before
             if before is not None and not (is_new and path.stat().st_size == 0):  # a writer was killed before it wrote
                 _check_file(path)
         except FileNotFoundError as error:

@@ -301,7 +301,6 @@ SETTINGS: Final = (
     Setting("CHANGELOG.md", "at p < .05 (two-sided)", "level"),
     Setting("CHANGELOG.md", "the level was .01", "level of the version before"),
     Setting("CHANGELOG.md", "waits 2 seconds (`--timeout`)", "default of the option"),
-    Setting("CHANGELOG.md", "more than 256 MiB", "limit in the code"),
     Setting("CHANGELOG.md", "at least 3 % on the training queries", "threshold in the code"),
     Setting("CHANGELOG.md", "at least 95 % of the quality", "threshold in the code"),
     Setting("CHANGELOG.md", "less than 40 % of the words", "threshold in the code"),
