@@ -68,10 +68,10 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "serve": {
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
+        "no_verify": "files are never copied: replace the folders of model and store by renaming",
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",
     },
     "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
-    "serve": {"no_verify": "files are never copied: replace the folders of model and store by renaming"},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 

@@ -19,7 +19,7 @@ from reranker.service.state import ServiceState, open_state
 from reranker.store import DATA, VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import Served, random_documents, serve
-from tests.services import PATIENT, TEMPLATE, Site, client_of, service_over, sibling, small_index
+from tests.services import PATIENT, Site, client_of, service_over, sibling, small_index
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def ask(state: ServiceState) -> Any:
-    return client_of(state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+    return client_of(state).post("/search", json={"query": "word3"}).json()
 
 
 def order(state: ServiceState) -> list[str]:
