@@ -19,7 +19,7 @@ from reranker.service.state import ServiceState, open_state
 from reranker.store import DATA, VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import Served, random_documents, serve
-from tests.services import PATIENT, Site, client_of, service_over, sibling, small_index
+from tests.services import PATIENT, TEMPLATE, Site, client_of, service_over, sibling, small_index
 
 
 @pytest.fixture
@@ -91,7 +91,9 @@ def test_a_damaged_model_is_not_served(served: Served, tmp_path: Path, kind: str
     DAMAGES[kind](file)
     with pytest.raises(ArtifactError, match="damaged"):
         load_model(tmp_path / "damaged")
-    state = open_state(served.engine, ServiceSettings(index="docs", rerank=PATIENT), model=tmp_path / "damaged")
+    state = open_state(
+        served.engine, ServiceSettings(index="docs", rerank=PATIENT, body=TEMPLATE), model=tmp_path / "damaged"
+    )
     answer = ask(state)
     assert answer["fallback"] and answer["reason"] == "no model is loaded"
 
