@@ -12,7 +12,6 @@ ALLOWED = {
     "reranker/engines/clients.py": "a Retry-After that is a date; the deadline of retries bounds the wait",
     "reranker/engines/tantivy.py": "the age of a file, which the file system states in time of day",
     "reranker/releases.py": "the time that a record states",
-    "reranker/service/client_reads.py": "the time that an answer of _cat/health states",
     "reranker/service/operate.py": "how old the end of a job is, as shown on the page",
     "reranker/service/search.py": "the time that a row of the click log states",
     "reranker/service/sink.py": "the time that a row of the click log states",

@@ -113,7 +113,7 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     "caller_headers",
     multiple=True,
     metavar="NAME",
-    help="With --proxy: one more header, beside Authorization, that tells the engine who the caller is. Repeatable.",
+    help="With --proxy: one more header that tells the engine who the caller is, like Authorization. Repeatable.",
 )
 @click.option(
     "--open",
@@ -294,8 +294,8 @@ def _check_rights(engine: Engine, settings: ServiceSettings, *, is_open: bool) -
     if is_open or is_loopback(settings.host) or not asyncio.run(answers_anybody(url, how)):
         return
     raise ConfigError(
-        f"the engine asks nobody for credentials: whoever reaches {settings.host}:{settings.port} could read all its "
-        "indexes. Switch on the engine's security, or listen on a loopback address, or say --open if that is meant"
+        f"the engine asks nobody for credentials: all who reach {settings.host}:{settings.port} could read all its "
+        "indexes. Switch on the engine's security, listen on a loopback address, or say --open if that is meant"
     )
 
 

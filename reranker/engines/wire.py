@@ -31,7 +31,7 @@ Requests then carry these and nothing of the program's own credentials. None: th
 
 @contextmanager
 def own_rights() -> Iterator[None]:
-    """Send the requests of this context with the program's own credentials, whoever the caller is.
+    """Send the requests of this context with the program's own credentials, for any caller.
 
     For what the program must know to answer anybody, and what tells a caller nothing: names, mappings, words of a text.
     """

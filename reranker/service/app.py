@@ -195,7 +195,7 @@ class AdmissionControl:
         scope[CONTEXT_KEY].client = _client_of(scope)
 
     def _check_own(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Raise `ServiceError` if a request to the service itself lacks a key, or its body is not allowed."""
+        """Raise `ServiceError` if a request to the service itself needs another key, or its body is not allowed."""
         path, context = scope["path"], scope[CONTEXT_KEY]
         self._check_key(scope, headers)
         context.client = f"key {context.key_name}" if context.key_name else context.client

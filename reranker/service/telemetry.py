@@ -49,7 +49,7 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
         "headers_too_large",
         "stopping",
         "unavailable",
-        "not_allowed",
+        "not_forwarded",
         "invalid",
         "bad_host",
         "broken_body",

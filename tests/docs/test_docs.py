@@ -23,7 +23,6 @@ from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import RerankerError
 from reranker.models.model_folder import save_model
-from reranker.service import gate
 from reranker.service.http import KINDS
 from reranker.service.telemetry import _AT_START
 from tests.docs.reference import reference
@@ -351,31 +350,8 @@ def test_tracked_files_name_no_machine_and_no_registry() -> None:
     assert found == []
 
 
-def test_the_reference_lists_what_a_search_body_may_hold() -> None:
-    names = {
-        part: re.findall(r"`(\w+)`", listed)
-        for part, listed in rows(section("Search bodies").split("text\nof a query.")[1])
-    }
-    assert names == {
-        "options of the body": sorted(gate.BODY_OPTIONS),
-        "query clauses": sorted(gate.QUERIES),
-        "aggregations": sorted(gate.AGGREGATIONS),
-        "retrievers": sorted(gate.RETRIEVERS),
-    }
-    excluded = section("Search bodies").split("These parts are not accepted")[1].split("The cost of a body")[0]
-    taken = {*gate.BODY_OPTIONS, *gate.QUERIES, *gate.AGGREGATIONS, *gate.RETRIEVERS}
-    assert set(re.findall(r"`(\w+)`", excluded)) & taken == {"terms", "more_like_this", "stats"}
-
-
-def test_the_reference_has_the_bounds_of_a_search_body() -> None:
-    table = rows(section("Search bodies").split("422 `invalid`:")[1])
-    bounds = {re.findall(r"\(`(\w+)`\)", what)[0]: float(value) for what, value in table}
-    assert bounds == {name: getattr(gate, name) for name in bounds}
-    assert set(bounds) == {name for name in vars(gate) if re.match(r"(MAX|HISTOGRAM)_[A-Z_]+$", name)}
-
-
 def test_the_reference_lists_what_requests_are_refused_with() -> None:
-    table = rows(section("Search bodies").split("Errors:")[1])
+    table = rows(section("Search bodies and errors").split("Errors:")[1])
     listed = {(int(status), kind) for status, kinds, _ in table for kind in re.findall(r"`(\w+)`", kinds)}
     assert {status for status, _ in listed} <= set(KINDS)
     service = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "reranker" / "service").glob("*.py"))

@@ -25,7 +25,7 @@ from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key, presented_key
 from reranker.service.forward import api_of, is_reading
-from reranker.service.proxy import MOST_READ, read_search, take_text
+from reranker.service.proxy import MOST_READ, ClientSearch, read_search, take_text
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import PATIENT, client_of, service_over, small_index
@@ -422,7 +422,8 @@ def test_an_impression_is_logged_under_the_id_that_the_visitor_gets(client: Any,
     given = client.post("/docs/_search", json={**BODY, "ext": {"ubi": {"query_id": "mine"}}}).json()
     assert given["ext"]["ubi"]["query_id"] == sink.rows[-1]["query_id"] == "mine"
     other = {"rerank": {"query_context": {"query_text": TEXT}}}
-    assert read_search({**BODY, "ext": {"ubi": {}, **other}}, {}).body["ext"] == other
+    read = read_search({**BODY, "ext": {"ubi": {}, **other}}, {})
+    assert isinstance(read, ClientSearch) and read.body["ext"] == other
 
 
 def test_the_index_behind_an_alias_is_the_same_if_it_is_the_only_one(client: Any, engine: Remote) -> None:
