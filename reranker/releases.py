@@ -32,7 +32,6 @@ from reranker.errors import (
     InputError,
     VersionConflict,
 )
-from reranker.files import write_file
 from reranker.progress import Say, silent
 from reranker.records import StoredDocument
 
@@ -405,52 +404,3 @@ def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
 
 RETRAIN_FOLDER = ".retrain"
 """Folder for the state of retrainings, next to the model folders."""
-GATES = "gates.json"
-KEPT_GATES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class GateNote:
-    """The result of a retraining. It contains no queries, so it can be kept when clicks are removed."""
-
-    index: str
-    finished: str
-    """UTC time, ISO 8601."""
-    outcome: str
-    reason: str
-    """Message of the gate."""
-    candidate: str
-    """Model id of the new model."""
-    live_before: str | None = None
-    """Model id of the live model at the start."""
-    measured: tuple[Mapping[str, str | float], ...] = ()
-    """For each measure, its name, the values of the live and the new model, and the difference with its bounds."""
-    impressions: int = 0
-    """Number of impressions that were compared."""
-    people: int = 0
-    """Number of people with these impressions."""
-    report: str | None = None
-    """Path of the HTML report; None if there is none."""
-
-
-def note_gate(folder: Path, note: GateNote) -> None:
-    """Store the result of a retraining in its work folder, together with the last few earlier results."""
-    try:
-        before = _notes_in(folder / GATES)
-    except InputError:  # these notes are only displayed, so a damaged file must not fail a retraining
-        before = []
-    write_file(folder / GATES, msgspec.json.encode([*before, note][-KEPT_GATES:]))
-
-
-def last_gates(models: Path, index: str) -> list[GateNote]:
-    """Return the results of the retrainings of an index, newest first. Raises `InputError` if a file is damaged."""
-    files = sorted(models.glob(f"{RETRAIN_FOLDER}/*/{GATES}"))
-    notes = (note for path in files for note in _notes_in(path) if note.index == index)
-    return sorted(notes, key=lambda note: note.finished, reverse=True)
-
-
-def _notes_in(path: Path) -> list[GateNote]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[GateNote]) if path.exists() else []
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({type(error).__name__}): delete it", path=str(path)) from error

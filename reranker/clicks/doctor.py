@@ -17,7 +17,6 @@ from typing import Any, Literal
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import LogTask, PairConfig, Resources, prepared, sql_text
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
-from reranker.clicks.schema import pyarrow_module
 from reranker.engines.protocol import Engine
 from reranker.figures import (
     BLUE,
@@ -502,48 +501,6 @@ def _failed(rows: Sequence[tuple[str, int, int, int, int]]) -> tuple[FailedQuery
             near = [match for word in unknown for match in get_close_matches(word, known, n=3)]
             failed.append(FailedQuery(query, people, searches, n_listed > 0, tuple(dict.fromkeys(near))))
     return tuple(failed)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryLoss:
-    """Effect of the displayed order on one query text, compared with the engine's order, measured by clicks."""
-
-    query: str
-    people: int
-    """Number of people who asked it."""
-    searches: int
-    without_click: int
-    """Number of searches without a click."""
-    lost: float
-    """Sum over clicks of 1 / the engine's rank - 1 / the displayed rank. Above 0, the displayed order was worse."""
-
-
-def query_losses(
-    log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, resources: Resources | None = None
-) -> list[QueryLoss]:
-    """Return the losses of the queries that at least `LEAST_PEOPLE` people asked, sorted by query text.
-
-    Parameters
-    ----------
-    log
-        The click log. Searches of robots are excluded, and so are searches with neither a user nor a session id: they
-        may all come from the same person.
-    engine_ranks
-        Tuples (query id, document, rank in the engine's order).
-    resources
-        Threads, memory, and temporary folder for DuckDB.
-
-    """
-    columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
-    pa = pyarrow_module()
-    types = (pa.string(), pa.string(), pa.int64())
-    ranks = pa.table(
-        [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
-        names=["query_id", "document", "rank"],
-    )
-    with prepared(LogTask(log, PairConfig(), "impressions"), resources or Resources()) as connection:
-        connection.register("engine_ranks", ranks)
-        return [QueryLoss(*row) for row in connection.execute(sql_text("query_losses", least=LEAST_PEOPLE)).fetchall()]
 
 
 FORMATS = (".png", ".svg", ".html")

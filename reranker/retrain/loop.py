@@ -35,10 +35,8 @@ from reranker.progress import timed
 from reranker.releases import (
     RETRAIN_FOLDER,
     ControlRecord,
-    GateNote,
     carried_over,
     default_store,
-    note_gate,
     read_control,
     update_control,
     utc_now,
@@ -330,7 +328,6 @@ class Retraining:
             page = self._page(result, live, model, training, history, comparison, warnings)
             write_file(self.report, page.encode("utf-8"))
             result = replace(result, report=self.report)
-        note_gate(work, _note_of(result))
         remove_checkpoints(checkpoint)
         if settings.docs is None:
             documents.unlink(missing_ok=True)
@@ -490,30 +487,6 @@ class Retraining:
             warnings=warnings,
             settings=self.settings.shown(),
         )
-
-
-def _note_of(result: RetrainResult) -> GateNote:
-    measured = tuple(
-        {
-            "name": one["name"],
-            **{key: one[key] for key in ("live", "candidate")},
-            **{key: one["difference"][key] for key in ("estimate", "lower", "upper")},
-        }
-        for one in result.verdict["measured"]
-        if "random" not in one["compared"]
-    )
-    return GateNote(
-        result.index,
-        utc_now(),
-        result.outcome,
-        result.reason,
-        result.candidate,
-        result.live_before,
-        measured,
-        result.data["judged"],
-        result.data["people"],
-        None if result.report is None else str(result.report.resolve()),
-    )
 
 
 def _reason_of(verdict: GateVerdict) -> str:

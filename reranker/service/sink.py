@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,10 +129,6 @@ CAPACITY = 10_000
 """Rows that may wait in the queue."""
 BATCH = 500
 """Rows written at a time."""
-NEWEST_BYTES, NEWEST_SEARCHES = 8 * 1024 * 1024, 5_000
-"""How much is read back: bytes of a file, searches of an engine."""
-MAX_HITS = 10_000
-"""Largest number of hits in one search, a limit of the engines."""
 PAUSE_S = 0.2
 """Seconds for which rows are collected, unless a batch fills up earlier."""
 RETRIES_S = (0.2, 1.0, 3.0)
@@ -147,9 +143,6 @@ class Writer(Protocol):
 
     def write(self, rows: Sequence[Row]) -> int:
         """Store rows; return how many were refused permanently. `RerankerError` or `OSError` means: retry them all."""
-
-    def newest(self) -> bytes:
-        """Return a bounded number of the newest rows as JSON lines. `RerankerError` if they cannot be read back."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -180,40 +173,9 @@ class FileWriter:
         self._cut = False
         return 0
 
-    def newest(self) -> bytes:
-        """Return the complete lines at the end of the file, without events of searches that lie before it."""
-        if not self._path.is_file():
-            raise InputError(
-                f"the sink {str(self._path)!r} is not a regular file and cannot be read back: choose a regular file"
-            )
-        try:
-            with self._path.open("rb") as file:
-                first = max(file.seek(0, os.SEEK_END) - NEWEST_BYTES, 0)
-                file.seek(first)
-                content = file.read(NEWEST_BYTES)
-        except OSError as error:
-            raise InputError(f"the sink {str(self._path)!r} cannot be read back: {error.strerror}") from error
-        return _with_their_searches(content[content.find(b"\n") + 1 :]) if first else content
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _with_their_searches(lines: bytes) -> bytes:
-    """Return the lines without the events whose search is not among them. Lines that are not JSON stay."""
-    rows: list[tuple[bytes, Any]] = []
-    for line in lines.splitlines(keepends=True):
-        try:
-            rows.append((line, msgspec.json.decode(line)))
-        except (msgspec.DecodeError, RecursionError):
-            rows.append((line, None))
-
-    def event_of(row: Any) -> str | None:
-        return str(row.get("query_id")) if isinstance(row, dict) and row.get("action_name") else None
-
-    searches = {str(row.get("query_id")) for _, row in rows if isinstance(row, dict) and event_of(row) is None}
-    return b"".join(line for line, row in rows if event_of(row) is None or event_of(row) in searches)
 
 
 def _ends_within_a_line(path: Path) -> bool:
@@ -262,29 +224,6 @@ class EngineWriter:
                 raise EngineRejected("the engine is too busy to store impressions", status=429)
             refused += sum(result.status >= 300 for result in results)
         return refused
-
-    def newest(self) -> bytes:
-        """Return the newest searches and the events that belong to them."""
-        rows: list[Mapping[str, Any]] = []
-        try:
-            rows += self._newest_searches()
-            ids = [row["query_id"] for row in rows]
-            for first in range(0, len(ids), 1_000):
-                of_these = {"terms": {"query_id": ids[first : first + 1_000]}}
-                rows += self._found({"size": MAX_HITS, "query": of_these}, EVENTS_INDEX)
-        except IndexMissing:  # no search, or no event, has been logged yet
-            pass
-        return b"".join(_encode(row) + b"\n" for row in rows)
-
-    def _newest_searches(self) -> Sequence[Mapping[str, Any]]:
-        if self._engine.in_process:  # it cannot sort, but scans documents in the order in which they were written
-            stored = (document.source for batch in self._engine.scan(QUERIES_INDEX) for document in batch)
-            return deque(stored, NEWEST_SEARCHES)
-        by_time = [{"timestamp": {"order": "desc", "unmapped_type": "date"}}]
-        return self._found({"size": NEWEST_SEARCHES, "sort": by_time}, QUERIES_INDEX)
-
-    def _found(self, body: Mapping[str, Any], index: str) -> list[Mapping[str, Any]]:
-        return [hit.source for hit in self._engine.search(index, body).hits]
 
     def close(self) -> None:
         """Do nothing: the engine is closed by its owner."""
@@ -393,10 +332,6 @@ class ImpressionSink:
     def _drop(self, number: int) -> None:
         with self._lock:
             self.dropped += number
-
-    def newest(self) -> bytes:
-        """Return the newest rows written, as JSON lines. Raises the errors of the writer."""
-        return self._writer.newest()
 
     def close(self, timeout_s: float) -> None:
         """Write the queued rows for at most ``timeout_s`` seconds, then stop."""

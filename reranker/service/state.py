@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -18,7 +18,7 @@ from reranker.deadline import Deadline
 from reranker.engines.protocol import Engine
 from reranker.engines.scripts import requests_of
 from reranker.engines.wire import own_rights, quoted
-from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing, RerankerError
+from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing
 from reranker.service.auth import ApiKeys
 from reranker.service.forward import Forwarder
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
@@ -179,41 +179,6 @@ class WakeSignal:
         return True
 
 
-class BackgroundJob:
-    """A background job that may take longer than a request. Only one run is active; the last result is kept."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.is_running = False
-        self.value: Any = None
-        """Result of the last run; None if it failed."""
-        self.problem = ""
-        """Why the last run failed."""
-        self.ended = 0.0
-        """Unix time at which the last run ended; 0 before the first end."""
-
-    def start(self, function: Callable[[], Any]) -> bool:
-        """Start a run unless one is active; return whether it was started."""
-        with self._lock:
-            if self.is_running:
-                return False
-            self.is_running = True
-        threading.Thread(target=self._run, args=(function,), name="ssi-job", daemon=True).start()
-        return True
-
-    def _run(self, function: Callable[[], Any]) -> None:
-        value, problem = None, ""
-        try:
-            value = function()
-        except RerankerError as error:
-            # The engine's message may quote a query.
-            problem = of_error(error).message if isinstance(error, EngineError) else error.message
-        except Exception as error:
-            problem = of_error(error).message
-        with self._lock:
-            self.value, self.problem, self.ended, self.is_running = value, problem, time.time(), False
-
-
 class IndexNames:
     """Concrete indexes behind the service's index, which may be an alias; read from the engine at most once a second.
 
@@ -312,7 +277,6 @@ class ServiceState:
             self.record,
         )
         self.watcher = Watcher(self.versions, self.metrics, golden)
-        self.jobs: dict[str, BackgroundJob] = defaultdict(BackgroundJob)
         self.large: set[str] = set()
         """Paths whose bodies may have ``limits.max_body_bytes``; on others ``limits.max_search_bytes`` applies."""
         self.public: set[str] = set()

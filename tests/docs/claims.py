@@ -333,7 +333,6 @@ SETTINGS: Final = (
     Setting("docs/guide/watching.md", "the limit for headers is 16 KB", "limit in the code"),
     Setting("docs/guide/watching.md", "the last 24 hours", "range of the plots"),
     Setting("docs/guide/watching.md", "its last 0.2 seconds", "limit in the code"),
-    Setting("docs/guide/watching.md", "its last 8 MiB", "limit in the code"),
     Setting("docs/scale.md", "(`--memory`, 1,200 MB by default)", "default of the option"),
     Setting("docs/scale.md", "busy 80 % of the time", "load of the simulation"),
 )

@@ -1,9 +1,8 @@
-// Shows the parts of /admin/status, and starts promotions and rollbacks after a confirmation.
+// Shows the parts of /admin/status.
 
 import { ask, draw, element, make, onKey } from "/page/page.js";
 
-const SOON_MS = 1500;
-const LATER_MS = 60000;
+const PAUSE_MS = 60000;
 const drawn = {};
 let timer = 0;
 let asked = 0;
@@ -12,7 +11,6 @@ const short = (id) => (id ? id.slice(0, 12) : "none");
 const moment = (text) => (text ? `${text.slice(0, 16).replace("T", " ")} UTC` : "");
 const number = (value, digits = 0) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const percent = (share) => `${number(100 * share, 1)} %`;
-const signed = (value) => `${value < 0 ? "−" : "+"}${number(Math.abs(value), 4)}`;
 
 // A table that can be scrolled with the keyboard, and is stacked where its columns do not fit (data-label, style.css). A
 // header that starts with # right-aligns its column of numbers.
@@ -28,43 +26,6 @@ function table(heads, rows) {
 
 const text = (...words) => make("p", {}, ...words);
 const soft = (...words) => make("p", { class: "soft" }, ...words);
-
-function button(label, action) {
-  const made = make("button", { type: "button" }, label);
-  made.addEventListener("click", action);
-  return made;
-}
-
-// Starts a job and reloads the status, or shows why it was refused.
-async function begin(path, body) {
-  try {
-    await ask(path, body);
-    await poll();
-  } catch (error) {
-    element("status").textContent = `Not started: ${error.message}`;
-  }
-}
-
-function confirmed(question, label, path, body) {
-  element("question").textContent = question;
-  element("yes").textContent = label;
-  element("force").checked = false;
-  element("confirm").returnValue = "";
-  element("confirm").showModal();
-  element("confirm").onclose = () => {
-    if (element("confirm").returnValue === "yes") begin(path, { ...body, force: element("force").checked });
-  };
-}
-
-// Button for promoting a version that is not live, or why it cannot be promoted.
-function promotion(one, part, all) {
-  if (part.fixed) return "";
-  if (!one.is_here) return "its model folder is missing here";
-  const made = button("Promote", () => confirmed(`Make version ${short(one.model_id)} live?`, "Promote", "/admin/promote", { version: one.model_id }));
-  made.setAttribute("aria-label", `Promote ${short(one.model_id)}`);
-  made.disabled = all.change.working;
-  return made;
-}
 
 const DAY = { width: 384, height: 72, quarters: 96 };
 
@@ -90,16 +51,13 @@ const parts = {
   versions(part, all) {
     const rows = part.versions.map((one) => {
       const figures = Object.entries(one.figures).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
-      const marks = [one.live ? "live" : "", one.model_id === all.served.model_id ? "served here" : ""].filter(Boolean);
-      const state = one.live ? [] : [one.model_id ? promotion(one, part, all) : "not registered"];
-      return [short(one.model_id || one.encoder_id), make("span", {}, marks.join(", "), " ", ...state), moment(one.created), figures, `${number(one.with_vector)} of ${number(one.documents)}`, one.calibrated ? "yes" : "no"];
+      const here = part.one_folder || one.is_here || !one.model_id ? "" : "its model folder is missing here";
+      const marks = [one.live ? "live" : "", one.model_id === all.served.model_id ? "served here" : "", one.model_id ? "" : "not registered", here].filter(Boolean);
+      return [short(one.model_id || one.encoder_id), marks.join(", "), moment(one.created), figures, `${number(one.with_vector)} of ${number(one.documents)}`, one.calibrated ? "yes" : "no"];
     });
-    const back = button(`Roll back to ${short(part.previous)}`, () => confirmed(`Make version ${short(part.previous)} live again?`, "Roll back", "/admin/rollback", {}));
-    back.disabled = all.change.working;
-    const said = [all.served.problem && text(make("b", { class: "down" }, "This service: "), all.served.problem), all.change.problem && text(make("b", { class: "down" }, "The change failed: "), all.change.problem)];
-    return [...said.filter(Boolean),
-      rows.length ? table(["version", "state", "registered", "validation", "#documents with vector", "calibrated"], rows) : soft("None: create one with ssi index or ssi revectorize."),
-      part.fixed ? soft(part.fixed) : part.previous ? text(back) : soft("There is no earlier version to roll back to.")];
+    const said = all.served.problem ? [text(make("b", { class: "down" }, "This service: "), all.served.problem)] : [];
+    const commands = part.one_folder ? "This service serves one model folder." : `ssi promote and ssi rollback change the live version (previous: ${short(part.previous)}).`;
+    return [...said, rows.length ? table(["version", "state", "registered", "validation", "#documents with vector", "calibrated"], rows) : soft("None: create one with ssi index or ssi revectorize."), soft(commands)];
   },
 
   searches(part) {
@@ -133,83 +91,26 @@ const parts = {
     const remedy = soft(`nearest: the calibration of a similar body or of another window is used. none: both scores have the same weight. Run ssi calibrate --body FILE --window ${part.window} for these bodies.`);
     return [table(["clauses", "#searches", "calibration"], rows), ...(needsFit ? [remedy] : [])];
   },
-
-  clicks(part) {
-    const most = Math.max(...part.rates.map((one) => one.rate), 0.0001);
-    const rows = part.rates.map((one) => {
-      const bar = make("meter", { min: "0", max: String(most), value: String(one.rate), "aria-hidden": "true" });
-      return [number(one.rank), number(one.shown), number(one.clicked), percent(one.rate), bar];
-    });
-    const findings = part.findings.map((one) => make("li", { class: one.severity }, make("b", {}, one.severity), ` ${one.sentence}`));
-    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.${part.without_hits ? ` ${number(part.without_hits)} of them found nothing.` : ""}`),
-      rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "relative to the highest"], rows) : soft("No impressions are logged."),
-      ...(findings.length ? [make("h3", {}, "Findings of ssi clicks doctor"), make("ul", { class: "findings" }, ...findings)] : [])];
-  },
-
-  queries(part) {
-    const rows = (list, last) => list.map((one) => [one.query, number(one.people), number(one.searches), last(one)]);
-    const unclicked = rows(part.unclicked, (one) => `${number(one.without_click)} (${percent(one.without_click / one.searches)})`);
-    const moved = rows(part.moved, (one) => number(one.lost, 2));
-    const heads = ["query", "#people", "#searches"];
-    return [soft(`Queries searched by at least ${part.least_people} people.`),
-      make("h3", {}, "Most often without a click"), unclicked.length ? table([...heads, "#without a click"], unclicked) : soft("None."),
-      make("h3", {}, "Clicked documents were ranked higher by the engine"),
-      moved.length ? table([...heads, "#lost"], moved) : soft("None."),
-      ...(moved.length ? [soft("lost: sum over clicks of 1 / rank in the engine's order − 1 / displayed rank.")] : [])];
-  },
-
-  drift(part, all) {
-    const again = button("Measure", () => begin("/admin/drift", {}));
-    again.disabled = Boolean(part.working);
-    if (part.unknown || !part.advice) return [again];
-    const words = (name, list) => (list.length ? [soft(`${name}: ${list.map((one) => `${one.word} (${one.shift === undefined ? number(one.documents) : signed(one.shift)})`).join(", ")}`)] : []);
-    const other = part.model_id === all.served.model_id ? "" : ` by version ${short(part.model_id)}`;
-    return [text(make("b", { class: part.retrain ? "down" : "up" }, part.advice), `, measured on ${number(part.documents)} documents${other}, ${moment(part.ended)}.`),
-      ...words("unknown words (number of documents)", part.unknown_words), ...words("words with changed idf", part.shifted_words.filter((one) => Math.abs(one.shift) >= 0.01)), again];
-  },
-
-  gates(part) {
-    return part.gates.map((one) => {
-      const figures = one.measured.map((figure) => [figure.name, number(figure.live, 4), number(figure.candidate, 4), signed(figure.estimate), `${signed(figure.lower)} to ${signed(figure.upper)}`]);
-      const save = one.report ? [text(button("Save the report", () => saveReport(one.candidate)))] : [];
-      return make("div", {}, make("h3", {}, `${moment(one.finished)}: ${one.outcome}, model ${short(one.candidate)}, against ${short(one.live_before)}`),
-        text(one.reason), soft(`${number(one.impressions)} impressions with a click, from ${number(one.people)} people.`),
-        ...(figures.length ? [table(["measure", "#live", "#new", "#difference", "#bounds"], figures)] : []), ...save);
-    });
-  },
 };
-
-async function saveReport(id) {
-  try {
-    const address = URL.createObjectURL(await ask(`/admin/report/${id}`));
-    make("a", { href: address, download: `retraining-${short(id)}.html` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), LATER_MS);
-  } catch (error) {
-    element("status").textContent = `No report: ${error.message}`;
-  }
-}
 
 // Redraws the parts that have changed; a part that has the keyboard focus keeps it.
 function show(all) {
   for (const [name, drawer] of Object.entries(parts)) {
     const part = all[name];
-    const state = JSON.stringify(name === "versions" ? [part, all.served, all.change] : part);
+    const state = JSON.stringify(name === "versions" ? [part, all.served] : part);
     if (drawn[name] === state) continue;
     drawn[name] = state;
     const section = element(name);
     const inside = section.contains(document.activeElement);
     const missing = part.unknown ? [text("Unknown: ", part.unknown, ".")] : [];
-    const waiting = part.working && !part.unknown ? [soft("Working …")] : [];
-    const isThere = name === "drift" || (!part.unknown && !(part.working && !part.ended));
-    section.querySelector("div").replaceChildren(...missing, ...waiting, ...(isThere ? drawer(part, all) : []));
+    section.querySelector("div").replaceChildren(...missing, ...(part.unknown ? [] : drawer(part, all)));
     if (inside) section.focus();
   }
 }
 
 function sentence(all) {
   const live = all.versions.versions ? all.versions.versions.find((one) => one.live) : null;
-  if (all.change.working) return "Checking that every document has its vector …";
-  if (live && !all.versions.fixed && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not loaded it yet.`;
+  if (live && !all.versions.one_folder && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not loaded it yet.`;
   const which = all.served.processes > 1 ? ` Reported by process ${all.served.process}, one of ${all.served.processes}; searches are counted over all processes.` : "";
   return `Version ${short(all.served.model_id)} has been served since ${moment(all.served.since)}.${which}`;
 }
@@ -218,7 +119,6 @@ function sentence(all) {
 async function poll() {
   clearTimeout(timer);
   const mine = ++asked;
-  let pause = LATER_MS;
   try {
     const all = await ask("/admin/status");
     if (mine !== asked) return;
@@ -228,13 +128,12 @@ async function poll() {
     const said = sentence(all);
     if (element("status").textContent !== said) element("status").textContent = said;
     show(all);
-    if ([all.change, all.clicks, all.drift].some((part) => part.working) || said.includes("not loaded it")) pause = SOON_MS;
   } catch (error) {
     if (mine !== asked) return;
     element("parts").hidden = true;
     element("status").textContent = error.message;
   }
-  timer = setTimeout(poll, pause);
+  timer = setTimeout(poll, PAUSE_MS);
 }
 
 onKey(poll);

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.clicks.doctor import examine, query_losses
+from reranker.clicks.doctor import examine
 from reranker.clicks.exports import query_id
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Computing, PairConfig, Resources, impressions, make_pairs, ratings
@@ -104,12 +104,6 @@ def test_the_doctor_counts_people_of_all_spellings(tmp_path: Path) -> None:
     diagnosis = examine(stored_log(tmp_path, SPELLINGS, clicked=""))
     assert [(one.query, one.people, one.searches) for one in diagnosis.failed] == [("red boot", 6, 6)]
     assert diagnosis.numbers["distinct_queries"] == 1
-
-
-def test_losses_of_an_order_are_added_for_all_spellings(tmp_path: Path) -> None:
-    engine_ranks = [(f"q{n}", document, rank) for n in range(6) for rank, document in enumerate("bac", 1)]
-    (loss,) = query_losses(stored_log(tmp_path, SPELLINGS), engine_ranks)
-    assert (loss.query, loss.people, loss.searches, loss.lost) == ("red boot", 6, 6, 3.0)
 
 
 def test_the_id_of_an_exported_query_stays_if_another_spelling_becomes_the_most_frequent() -> None:

@@ -27,7 +27,7 @@ from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLe
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.models.training_queries import TrainingQueries
-from reranker.releases import CARRIED_FROM, CONTROL_INDEX, last_gates, read_control, update_control
+from reranker.releases import CARRIED_FROM, CONTROL_INDEX, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.retrain.settings import Newest
@@ -106,11 +106,7 @@ def test_useful_clicks_go_live(shop: Shop, logs: dict[str, Path]) -> None:
     assert report.stat().st_size > 10_000
     json.dumps(result.to_json(), allow_nan=False)
     work = [path.name for path in (shop.models / ".retrain").rglob("*") if path.is_file()]
-    assert sorted(work) == ["gates.json", "lock"]
-    (kept,) = last_gates(shop.models, shop.index)
-    assert (kept.outcome, kept.candidate, kept.report) == ("promoted", result.candidate, str(report))
-    assert {figure["name"] for figure in kept.measured} >= {"clicks nDCG", "clicks RR"}
-    assert last_gates(shop.models, "another") == []
+    assert work == ["lock"]
 
 
 def test_a_worse_model_is_refused_and_nothing_changes(shop: Shop, logs: dict[str, Path]) -> None:
