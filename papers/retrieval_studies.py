@@ -9,13 +9,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import Pair, PaperCorpus, Tokens
+from papers.methods.pagerank import pagerank
 from papers.methods.rows import binary, frequent_ngrams, idf_of, ngram_counts, tfidf_rows
 from papers.methods.word_pairs import join_columns
 from papers.study import Study, StudyTrial, Texts, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation import N_TUPLES, RankingTask, draw_tuples, link_task
-from reranker.links import pagerank
 from reranker.training.problem import cut_to_keywords, two_rows
 
 N_QUERIES = 1_000

@@ -11,6 +11,7 @@ from papers import registry
 from papers.corpora import read_paper_corpus
 from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
+from papers.methods.dice import MAX_FREQUENT_WORDS, DiceCounter
 from papers.methods.projection import Projection
 from papers.methods.rows import frequent_ngrams
 from papers.methods.word_pairs import Bilinear, Polynomial
@@ -22,7 +23,6 @@ from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.scorers import unit
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5

@@ -42,7 +42,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.models",),
     ("reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.baselines", "reranker.rerank", "reranker.words", "indexer"),
-    ("reranker.training", "reranker.synonyms"),
+    ("reranker.training",),
     ("reranker.demo", "reranker.retrain", "reranker.service", "reranker.quickstart"),
     ("reranker.cli",),
     ("papers",),

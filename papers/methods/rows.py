@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import scipy.sparse as sp
 
+from papers.methods.dice import ngrams
 from reranker.arrays import Float32, Float64
 from reranker.errors import InputError, ShapeMismatch
 from reranker.models.scorers import Scorer
 from reranker.text.rows import unit_rows, with_data
-from reranker.words import ngrams
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:

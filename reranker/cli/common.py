@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
-from reranker.cli.removed import refuse_removed_value
+from reranker.cli.removed import refuse_removed_command, refuse_removed_value
 from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, IMPACT_MODES, ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
@@ -96,6 +96,7 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            refuse_removed_command(" ".join([*ctx.command_path.split()[1:], args[0]]))
             close = self._inside(ctx, args[0]) or difflib.get_close_matches(args[0], self.list_commands(ctx))
             if not close or args[0].startswith("-"):
                 raise

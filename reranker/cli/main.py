@@ -31,7 +31,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "revectorize": "Add the vectors of a model to the documents of an existing index.",
         "sync": "Find documents whose vector is missing or stale, and compute it again.",
         "embed": "Compute the vectors of documents by a text encoder, for those who have none.",
-        "links": "Compute fields of documents from the links between them: PageRank, anchor texts.",
         "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
         "impacts": "Print the search body in which the engine adds up learned words.",
         "versions": "List the model versions of an index, and which one is live.",
@@ -49,11 +48,10 @@ GROUPS: dict[str, dict[str, str]] = {
     "Inspect": {
         "evaluate": "Rank every document and compare the model with lexical baselines.",
         "drift": "Report how far an index has moved from what its model was trained on.",
-        "words": "Inspect a model: nearest words, and words related to a query; write synonyms.",
+        "words": "Inspect a model: nearest words, and words related to a query.",
     },
     "Research": {
         "reproduce": "Run the experiments of the papers with all their systems and compare the results.",
-        "inverted": "Build an inverted file in blocks, and search it by Boolean queries.",
     },
 }
 """Commands by group: name → the line that ``ssi --help`` shows. Each command is defined in the module of its name."""
@@ -61,7 +59,7 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 """All commands: name → help line, in the order of ``ssi --help``."""
 
-EXTRAS = {"reproduce": "papers", "inverted": "papers"}
+EXTRAS = {"reproduce": "papers"}
 """Commands that other packages provide as entry points: name → the extra that must be installed."""
 
 DEFAULTS = ("engine", "index", "model", "body", "id_field")
@@ -83,7 +81,7 @@ ENTRY_POINTS = "ssi.commands"
 class MainGroup(common.CommandGroup):
     """The group of all commands. A command is imported on first use, so that ``--help`` loads no heavy library."""
 
-    groups = ("clicks", "interleave", "links", "scripts", "words")
+    groups = ("clicks", "interleave", "scripts", "words")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help."""

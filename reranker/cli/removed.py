@@ -1,7 +1,8 @@
-"""Options and values of earlier versions that were removed, each with its successor or the reason.
+"""Commands, options and values of earlier versions that were removed, each with its successor or the reason.
 
 To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration file
-and ``--set`` then all give the same sentence. To remove a value of an option, add a line to `REMOVED_VALUES`.
+and ``--set`` then all give the same sentence. To remove a value of an option, add a line to `REMOVED_VALUES`, and for a
+command to `REMOVED_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -75,11 +76,25 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 
+REMOVED_COMMANDS: Final[dict[str, str]] = {
+    "links": "`ssi train --links` learns from the texts of linking documents; PageRank gained nothing (docs/figures)",
+    "inverted": "`ssi reproduce` has the systems of the papers",
+    "words dice": "`ssi words similar` lists the words that a model relates",
+    "words synonyms": "impacts (docs/guide/impacts.md) let the engine find related words, and rank better",
+}
+"""Removed command → what follows "ssi COMMAND was removed in 0.2: "."""
+
 REMOVED_VALUES: Final[dict[tuple[str, str], str]] = {
     ("--retrieve", "hybrid"): f"--retrieve impacts {BETTER_BY_IMPACTS}",
     ("--routes", "first-stage"): f"--routes impacts, with --retrieve impacts, {BETTER_BY_IMPACTS}",
 }
 """Option and its removed value → what follows "--option value was removed in 0.2: "."""
+
+
+def refuse_removed_command(name: str) -> None:
+    """Raise `ConfigError` if a command, such as ``words dice``, was removed."""
+    if reason := REMOVED_COMMANDS.get(name):
+        raise ConfigError(f"ssi {name} was removed in 0.2: {reason}", value=name)
 
 
 def refuse_removed_value(option: str, value: str) -> None:

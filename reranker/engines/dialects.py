@@ -31,8 +31,6 @@ class Dialect:
     """First version that keeps words with weights out of ``_source``; None if no version does."""
     rescore_script: tuple[int, ...] | None
     """First version whose ``rescore`` accepts a script; None if no version does."""
-    synonym_sets: tuple[int, ...] | None
-    """First version with the API ``_synonyms``; None if no version has it."""
 
     def capabilities(
         self, version: str, modules: set[str] | None = None, max_bulk_bytes: int | None = None
@@ -52,7 +50,6 @@ class Dialect:
             words_in_source=self.words_beside_source is None or numbers < self.words_beside_source,
             painless=has("lang-painless"),
             rescore_script=self.rescore_script is not None and numbers >= self.rescore_script,
-            synonym_sets=self.synonym_sets is not None and numbers >= self.synonym_sets,
             max_bulk_bytes=max_bulk_bytes or self.least.max_bulk_bytes,
             max_dims=next(dims for since, dims in self.max_dims if numbers >= since),
             modules=None if modules is None else frozenset(modules),
@@ -75,7 +72,6 @@ ELASTICSEARCH = Dialect(
     max_dims=(((8, 11), 4096), ((), 2048)),
     words_beside_source=(9, 2),
     rescore_script=(9, 2),
-    synonym_sets=(8, 10),
 )
 OPENSEARCH = Dialect(
     least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", doc_value_hits=True),
@@ -87,7 +83,6 @@ OPENSEARCH = Dialect(
     max_dims=(((), 16000),),
     words_beside_source=None,
     rescore_script=None,
-    synonym_sets=None,
 )
 
 

@@ -43,8 +43,6 @@ class Capabilities:
     """Painless code for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" if there is none."""
     rescore_script: bool = False
     """Whether a ``rescore`` accepts a script, which can read the first-stage score."""
-    synonym_sets: bool = False
-    """Whether sets of synonyms can be stored by the API ``_synonyms``."""
     doc_value_hits: bool = False
     """Whether a search can return hits from doc values only, without reading stored fields (`SearchesDocValues`)."""
     max_bulk_bytes: int = 100 * 1024 * 1024

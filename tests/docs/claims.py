@@ -317,7 +317,6 @@ SETTINGS: Final = (
     Setting("docs/reference.md", "`--alpha .9`", "value of the option"),
     Setting("docs/reference.md", "95 % confidence interval", "level"),
     Setting("docs/reference.md", "use 0.5 (`default`)", "default"),
-    Setting("docs/reference.md", "damping is 0.85 by default", "default"),
     Setting("docs/reference.md", "less than 40 % of the words", "threshold in the code"),
     Setting("docs/guide/api.md", "`--max-body-mb`, 8 MB", "default of the option"),
     Setting("docs/guide/api.md", "`--max-search-kb`, 64 KB", "default of the option"),

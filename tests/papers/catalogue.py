@@ -22,8 +22,8 @@ REPRESENTATION = {
     "R03": "keyword queries: `reranker.training.problem.cut_to_keywords`",
     "R04": "pseudo-document queries: `papers.corpora`",
     "R05": "n-grams: `papers.methods.rows`",
-    "R06": "inverted file: `papers.methods.inverted_file`, `ssi inverted`",
-    "R07": "BSBI: `papers.methods.inverted_file`, `ssi inverted build`",
+    "R06": "inverted file: `papers.methods.inverted_file`",
+    "R07": "BSBI: `papers.methods.inverted_file`",
     "R08": "two vocabularies: query and document rows of different widths",
     "R09": "tuples: `papers.plain_sgd`, `reranker.evaluation.draw_tuples`",
     "R10": "cached document vectors: `embed_documents` of every low-rank model",
@@ -80,7 +80,6 @@ TASKS = (
 )
 REASONS = {
     "B26": "ListNet; the papers only name listwise learning",
-    "B17": "any query with AND, OR, NOT and parentheses: `ssi inverted search`",
     "M17": "with 20 words only: a weight for each three words does not fit larger vocabularies",
     "M11": "the table itself is task T11; the systems here learn over it",
 }

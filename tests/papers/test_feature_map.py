@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.dice import ngrams
 from papers.methods.rows import frequent_ngrams, ngram_counts
 from papers.methods.word_pairs import (
     Bilinear,
@@ -23,7 +24,6 @@ from papers.methods.word_pairs import (
     top_n_map,
 )
 from reranker.errors import InputError, ShapeMismatch
-from reranker.words import ngrams
 from tests.reference.plain_sgd import pair_hash
 from tests.seeds import seeded_rng
 

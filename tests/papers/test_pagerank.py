@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.methods.pagerank import pagerank
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.links import pagerank
 
 
 def test_B21_two_documents_of_which_one_links_nowhere() -> None:

@@ -1,4 +1,4 @@
-"""Neighbours, related words and the picture, of a model whose vectors are written by hand."""
+"""Neighbours and related words, of a model whose vectors are written by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
-from reranker.words import nearest_index_words, plane, related_words, similar_words, write_words
+from reranker.words import nearest_index_words, related_words, similar_words
 
 WORDS = ("cat", "cats", "dog", "vet", "rare", "loose")
 V = np.array([[3, 0], [2.5, 0.5], [0, 2], [1, 1], [3, 0.1]], np.float32)
@@ -127,31 +127,12 @@ def test_a_word_without_vector_is_still_itself() -> None:
         related_words(model_of(), "unheard of")
 
 
-def test_the_plane_keeps_distances_of_points_on_a_plane() -> None:
-    points = plane(V)
-    between = np.linalg.norm(points[:, None] - points[None], axis=2)
-    assert between == pytest.approx(np.linalg.norm(V[:, None] - V[None], axis=2), abs=1e-5)
-    assert plane(np.ones((3, 1), np.float32)) == pytest.approx(np.zeros((3, 2)))
-
-
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_equal_words_give_equal_pictures(tmp_path: Path, kind: str) -> None:
-    paths = [tmp_path / f"{name}.{kind}" for name in "ab"]
-    for path in paths:
-        write_words(model_of(), [("cat", "documents"), ("cats", "documents"), ("dog", "documents")], path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    with pytest.raises(ConfigError, match="is not supported"):
-        write_words(model_of(), [("cat", "documents"), ("dog", "documents")], tmp_path / "x.gif")
-
-
 def test_the_commands(tmp_path: Path) -> None:
     save_model(model_of(), tmp_path / "model")
     arguments = ["words", "similar", "cat", "--model", str(tmp_path / "model")]
-    picture = tmp_path / "cat.svg"
-    result = CliRunner().invoke(main, [*arguments, "--picture", str(picture), "--json"])
+    result = CliRunner().invoke(main, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     assert [one["word"] for one in json.loads(result.stdout)] == ["cats", "vet", "dog"]
-    assert "<svg" in picture.read_text(encoding="utf-8")
     table = CliRunner().invoke(main, [*arguments, "--n", "1"]).stdout.split()
     assert table == ["word", "distance", "documents", "cats", "0.7071", "8"]
     pairs = CliRunner().invoke(main, ["words", "pairs", "--query", "cat", "--model", str(tmp_path / "model")])

@@ -72,7 +72,6 @@ def test_the_table_of_a_group_holds_a_table_for_each_command(tmp_path: Path) -> 
         ("retrain --clicks log --engine tantivy:none --index docs --judgements qrels.tsv", "--qrels"),
         ("retrain --clicks log --engine tantivy:none --index docs --base model", "--warm-start"),
         ("index docs.jsonl --engine tantivy:none --index docs --store default", "--write-store"),
-        ("words dice cat --documents docs.jsonl --model m --fields title", "--docs"),
     ],
 )
 def test_a_former_name_of_an_option_is_the_new_one_with_a_note(

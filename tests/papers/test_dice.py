@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from papers.methods.dice import DiceCounter
 from papers.methods.word_pairs import dice_neighbours
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
 from reranker.text.rows import select_columns
 from reranker.text.tfidf import count_rows
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
-from reranker.words import DiceCounter
 from tests.seeds import seeded_rng
 
 TEXTS = [["cat", "sat", "mat"], ["cat", "mat"], ["mat", "cat", "cat"], ["dog", "sat"], ["dog", "mat"]]
@@ -72,32 +68,7 @@ def test_terms_that_cannot_be_counted_are_refused() -> None:
         counter.neighbours("dog")
 
 
-@pytest.fixture
-def documents(tmp_path: Path) -> Path:
-    path = tmp_path / "docs.jsonl.gz"
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        for number, words in enumerate(TEXTS):
-            file.write(json.dumps({"id": number, "title": words[0], "text": " ".join(words[1:])}) + "\n")
-    return path
-
-
-def test_the_command_lists_neighbours_of_words_and_of_words_in_a_row(documents: Path) -> None:
-    result = CliRunner().invoke(main, ["words", "dice", "Cat", "cat mat", "--docs", str(documents), "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["cat"][1] == {"word": "mat", "value": pytest.approx(6 / 7), "together": 3, "documents": 4}
-    assert [one["word"] for one in found["cat mat"]] == ["cat", "mat"]
-    shown = CliRunner().invoke(main, ["words", "dice", "dog", "--docs", str(documents), "--n", "2"])
-    assert [line.split() for line in shown.stdout.splitlines() if line.strip()][1:] == [
-        ["dog", "dog", "1.0000", "2", "2"],
-        ["sat", "0.5000", "1", "2"],
-    ]
-
-
-def test_the_command_refuses_an_unknown_word_and_two_ways_to_cut(documents: Path) -> None:
-    missing = CliRunner().invoke(main, ["words", "dice", "bird", "--docs", str(documents)])
-    assert missing.exit_code == 3 and "no document holds 'bird'" in missing.output
-    both = CliRunner().invoke(
-        main, ["words", "dice", "cat", "--docs", str(documents), "--model", "m", "--analyzer", "unicode"]
-    )
-    assert both.exit_code == 2 and "leave out --analyzer" in both.output
+@pytest.mark.parametrize("command", ["words dice cat", "words synonyms", "links pagerank", "inverted build"])
+def test_the_commands_that_went_are_named_with_what_to_use(command: str) -> None:
+    gone = CliRunner().invoke(main, command.split())
+    assert gone.exit_code == 2 and "was removed in 0.2" in gone.output
