@@ -23,6 +23,7 @@ import tempfile
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,10 +43,15 @@ WARM_UP_TURNS = 6
 """Turns before the measured ones: an engine that has just been started still compiles its code."""
 CONNECTIONS = (1, 8)
 OWN = "engine, 10 hits"
+PASSED_ON = "proxy, passed on"
+"""Searches of another index through the proxy, which the engine answers."""
 
 
-def ask(url: str, path: str, bodies: list[bytes], seconds: float) -> list[float]:
-    """Return the milliseconds of requests one after the other, over one connection, for some seconds."""
+def ask(url: str, path: str, bodies: list[bytes], seconds: float, expected: str | None) -> list[float]:
+    """Return the milliseconds of requests one after the other, over one connection, for some seconds.
+
+    ``expected`` is what the header that says whether an answer was reranked must be.
+    """
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     times: list[float] = []
@@ -54,7 +60,7 @@ def ask(url: str, path: str, bodies: list[bytes], seconds: float) -> list[float]
         connection.request("POST", path, bodies[len(times) % len(bodies)], {"Content-Type": "application/json"})
         answer = connection.getresponse()
         answer.read()
-        if answer.status != 200 or answer.headers.get("X-SSI-Reranked") == "false":
+        if answer.status != 200 or answer.headers.get("X-SSI-Reranked") != expected:
             raise SystemExit(f"{path}: {answer.status}, reranked: {answer.headers.get('X-SSI-Reranked')}")
         times.append((time.perf_counter() - started) * 1000.0)
     connection.close()
@@ -86,7 +92,9 @@ def measure(
                 for name, (url, index, _, service) in ways.items():
                     own = [bodies[name][(i * 37 + turn * 11) % len(queries) :] + bodies[name] for i in range(n)]
                     before_s = cpu_s(service)
-                    done = pool.map(lambda some, url=url, index=index: ask(url, f"/{index}/_search", some, TURN_S), own)
+                    said = None if service is None else "false" if name == PASSED_ON else "true"
+                    work = partial(ask, url, f"/{index}/_search", seconds=TURN_S, expected=said)
+                    done = pool.map(lambda some, work=work: work(some), own)
                     found = [value for part in done for value in part]
                     if turn >= 0:
                         times[name] += found
@@ -129,6 +137,7 @@ def run(spec: str, sources: Sources, window: int, turns: int, n_queries: int, wo
                     "engine, window": (url, plain, window, None),
                     "proxy, fetch": (f"http://127.0.0.1:{fetch.port}", full, 10, fetch),
                     "proxy, beside": (f"http://127.0.0.1:{beside.port}", full, 10, beside),
+                    PASSED_ON: (f"http://127.0.0.1:{fetch.port}", plain, 10, fetch),
                 }
                 return measure(ways, list(queries_of(sources, n_queries)), turns)
         finally:

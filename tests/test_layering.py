@@ -37,7 +37,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ),
     ("reranker.judgment_lists",),
     ("reranker.tables",),
-    ("reranker.evaluation", "reranker.engines", "reranker.links"),
+    ("reranker.evaluation", "reranker.engines"),
     ("reranker.lexical",),
     ("reranker.models",),
     ("reranker.releases", "reranker.store", "reranker.clicks"),
