@@ -1,6 +1,7 @@
-"""How much there is of what makes a program hard to learn. The numbers may only fall; a change that raises one edits it.
+"""How much there is of what makes a program hard to learn. The numbers may only fall.
 
-A number that has fallen is lowered here too, so that what was gained is kept: each must be within `SLACK` of its budget.
+A change that raises a number edits it here, so that it is seen. A number that has fallen is lowered here too, so that
+what was gained is kept: each must be within `SLACK` of its budget.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from reranker.deadline import Deadline
 from reranker.engines.wire import changed_texts
@@ -106,7 +106,45 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
 Scalar = str | int | float | bool
 
 
-_VARIABLE = re.compile(r"\{\{([A-Za-z_]\w*)(\?|=((?:[^}]|}(?!}))*))\}\}")
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
+_RULE = rf" in (?:({_NUMBER})\.\.({_NUMBER})|(\[[^\]]*\]))"
+_VARIABLE = re.compile(rf"\{{\{{([A-Za-z_]\w*)(\?|=((?:[^}}]|}}(?!}}))*?))((?:{_RULE})?)\}}\}}")
+"""Name, ``?`` or ``=``, default, rule with a number from and to, or a list."""
+
+
+class _Rule(NamedTuple):
+    """Which values a variable may have."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    allowed: tuple[Scalar, ...] | None = None
+    """None: any."""
+
+    @classmethod
+    def of(cls, name: str, written: str) -> _Rule:
+        """Return the rule `` in LOW..HIGH`` or `` in [VALUE, ...]`` of a variable; any value for an empty one."""
+        found = re.fullmatch(_RULE, written)
+        if found is None:
+            return cls()
+        if found[3] is None:
+            return cls(float(found[1]), float(found[2]))
+        try:
+            allowed = json.loads(found[3])
+        except ValueError:
+            raise ConfigError(f"the list of {name!r} in the body is not JSON: {written.strip():.60}") from None
+        return cls(allowed=tuple(allowed))
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `InputError` if a value, or an item of a list, is not allowed."""
+        for one in value if isinstance(value, list) else [value]:
+            if self.allowed is not None and one not in self.allowed:
+                listed = ", ".join(map(str, self.allowed))
+                raise InputError(f"variable {name!r} of the search body must be one of {listed:.200}")
+            in_range = isinstance(one, int | float) and not isinstance(one, bool) and self.low <= one <= self.high
+            if not in_range and self != _Rule(allowed=self.allowed):
+                raise InputError(
+                    f"variable {name!r} of the search body must be a number from {self.low:g} to {self.high:g}"
+                )
 
 
 class _Absent(Exception):
@@ -118,16 +156,33 @@ def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | 
 
     The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or a text if it is not valid JSON. Raises
     `ConfigError` for ``{{name}}`` with neither ``?`` nor a default, for two defaults of one name, and for a default
-    that is an object.
+    that is an object, or that the variable's own rule does not allow.
     """
-    found: dict[str, Scalar | list[Any] | None] = {}
+    return {name: default for name, (default, _) in _declared(template).items()}
+
+
+def _declared(template: Mapping[str, Any]) -> dict[str, tuple[Scalar | list[Any] | None, _Rule]]:
+    """Return the variables of a body template with their defaults and the rules of their values.
+
+    A rule follows `` in ``: a range of numbers (``{{size=10 in 1..100}}``), or a list of the allowed values
+    (``{{order=price in ["price", "date"]}}``).
+    """
+    found: dict[str, tuple[Scalar | list[Any] | None, _Rule]] = {}
 
     def note(text: str) -> str:
-        for name, how, written in _VARIABLE.findall(text):
-            default = None if how == "?" else _default(name, written)
-            if name in found and found[name] != default:
-                raise ConfigError(f"the variable {name!r} of the body has two defaults: write the same one everywhere")
-            found[name] = default
+        for match in _VARIABLE.finditer(text):
+            name, how, written, rule = match[1], match[2], match[3], match[4]
+            declared = None if how == "?" else _default(name, written), _Rule.of(name, rule)
+            if name in found and found[name] != declared:
+                raise ConfigError(
+                    f"the variable {name!r} of the body has two defaults or rules: write the same ones everywhere"
+                )
+            try:
+                if declared[0] is not None:
+                    declared[1].check(name, declared[0])
+            except InputError as error:
+                raise ConfigError(f"the default of the {error}") from None
+            found[name] = declared
         if rest := re.search(r"\{\{(?!query\}\}).*?\}\}", _VARIABLE.sub("", text)):
             raise ConfigError(
                 f"{rest[0]:.60} in the body is not a variable: write {{{{name?}}}} or {{{{name=DEFAULT}}}}"
@@ -139,6 +194,10 @@ def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | 
 
 
 def _default(name: str, written: str) -> Scalar | list[Any]:
+    if re.search(r" in [\[0-9-]", written):
+        raise ConfigError(
+            f"the rule of {name!r} in the body is {written:.60}: write a range as 1..100, or a list as [1, 2]"
+        )
     try:
         value: Any = json.loads(written)
     except ValueError:
@@ -166,10 +225,11 @@ def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> di
     Raises
     ------
     InputError
-        If a value has no variable in the body, has another JSON type than the default, or is not a text, number,
-        boolean or a list of these.
+        If a value has no variable in the body, has another JSON type than the default, is not a text, number, boolean
+        or a list of these, or is not allowed by the variable's rule.
     """
-    defaults = variables_of(template)
+    declared = _declared(template)
+    defaults = {name: default for name, (default, _) in declared.items()}
     if unknown := sorted(values.keys() - defaults.keys()):
         legal = ", ".join(sorted(defaults)) or "none"
         raise InputError(f"variable {unknown[0]!r:.60} is not in the search body (variables: {legal})")
@@ -180,6 +240,7 @@ def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> di
             raise InputError(
                 f"variable {name!r} of the search body has type {_json_type(value)}; it must be a {wanted}"
             )
+        declared[name][1].check(name, value)
     given = {**defaults, **values}
 
     def text_of(match: re.Match[str]) -> str:

@@ -109,3 +109,51 @@ def test_whatever_is_given_is_filled_or_refused(template: dict[str, Any], values
         return
     json.dumps(filled)
     assert filled.keys() <= template.keys()
+
+
+RULED = {
+    "query": {"match": {"title": "{{query}}"}},
+    "size": "{{size=10 in 1..100}}",
+    "sort": [{'{{order=price in ["price", "date"]}}': "asc"}],
+    "post_filter": {"bool": {"filter": [{"terms": {"brand": '{{brands? in ["a", "b"]}}'}}]}},
+    "min_score": "{{least=-0.5 in -1.5..1}}",
+}
+
+
+def test_variables_have_ranges_and_lists_of_values() -> None:
+    assert variables_of(RULED) == {"size": 10, "order": "price", "brands": None, "least": -0.5}
+    filled = fill_variables(RULED, {"size": 100, "brands": ["b", "a"], "least": 1})
+    assert (filled["size"], filled["min_score"]) == (100, 1)
+    assert filled["post_filter"]["bool"]["filter"] == [{"terms": {"brand": ["b", "a"]}}]
+    assert fill_variables(RULED, {})["size"] == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"size": 101}, "from 1 to 100"),
+        ({"size": 0}, "from 1 to 100"),
+        ({"size": True}, "type boolean"),
+        ({"least": -1.6}, "from -1.5 to 1"),
+        ({"brands": ["a", "c"]}, "one of a, b"),
+        ({"brands": "c"}, "one of a, b"),
+        ({"brands": {"a": 1}}, "type object"),
+    ],
+)
+def test_values_that_a_rule_does_not_allow_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fill_variables(RULED, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{size=200 in 1..100}}", "the default of the variable 'size'"),
+        ("{{size=x in [1, }}", "the rule of 'size'"),
+        ("{{size=1 in [1, x]}}", "not JSON"),
+        ("{{a=1 in 1..2}} {{a=1}}", "two defaults or rules"),
+    ],
+)
+def test_rules_that_contradict_themselves_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        variables_of({"query": text})
