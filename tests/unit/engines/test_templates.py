@@ -114,7 +114,7 @@ def test_whatever_is_given_is_filled_or_refused(template: dict[str, Any], values
 RULED = {
     "query": {"match": {"title": "{{query}}"}},
     "size": "{{size=10 in 1..100}}",
-    "sort": [{'{{order=price in ["price", "date"]}}': "asc"}],
+    "sort": ['{{order=price in ["price", "date"]}}'],
     "post_filter": {"bool": {"filter": [{"terms": {"brand": '{{brands? in ["a", "b"]}}'}}]}},
     "min_score": "{{least=-0.5 in -1.5..1}}",
 }
