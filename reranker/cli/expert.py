@@ -42,6 +42,7 @@ SHOWN: Final[dict[str, tuple[str, ...]]] = {
         "route",
         "body",
         "proxy",
+        "forward",
         "window",
         "shadow",
         "percent",

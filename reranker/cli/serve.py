@@ -172,7 +172,12 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
 )
 @common.setting(ServiceSettings, "host", help="Address to listen on.")
 @common.setting(ServiceSettings, "port", help="Port to listen on.")
-@click.option("--api-keys", "keys_path", type=FILE, help="File of hashed API keys. Every request must have a key.")
+@click.option(
+    "--api-keys",
+    "keys_path",
+    type=FILE,
+    help="File of hashed API keys. Requests to the service's own paths must have a key.",
+)
 @common.setting(ServiceSettings, "without_keys", help="Allow the service to listen on any address without API keys.")
 @click.option(
     "--new-key",
