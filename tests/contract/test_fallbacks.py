@@ -107,6 +107,7 @@ def site(engine: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytes
         index=index,
         route=request.param,
         proxy=True,
+        bodies=BODIES,
         breaker_failures=10**9,
         rerank=RerankSettings(window=30, deadline_ms=60_000.0, alpha=0.5),
     )
@@ -153,7 +154,7 @@ def test_whichever_request_fails_the_page_is_the_engines_own(site: Site, name: s
         else:
             assert all(hit.get("_source") or template.get("_source") is False for hit in answer.json()["hits"]["hits"])
         site.failing.tell(body, fail_at, fail)
-        page = site.client.post("/search", json={"query": TEXT, "body": template}).json()
+        page = site.client.post("/search", json={"query": TEXT, "body": name}).json()
         if page["fallback"]:
             expected = [(hit["_id"], hit["_score"], hit.get("highlight")) for hit in own["hits"]["hits"]]
             assert [(hit["id"], hit["score"], hit.get("highlight")) for hit in page["hits"]] == expected

@@ -29,7 +29,6 @@ from tests.live.helpers import ROOT
 from tests.live.load import HOST, Client, Reply, Tally, closed_loop, open_loop
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of
-from tests.services import TEMPLATE
 
 QUERIES = [f"word{a} word{b}" for a in range(12) for b in (3, 11, 29)]
 SWAP_SETTINGS = RerankSettings(window=30, deadline_ms=None)
@@ -343,7 +342,7 @@ def _check_versions(
         key = (answer["model_id"], query)
         if key not in pages:
             reranker = Reranker(served.engine, served.index, model, settings=SWAP_SETTINGS)
-            pages[key] = reranker.search(query, TEMPLATE, size=10)
+            pages[key] = reranker.search(query, size=10)
         expected = [(hit.id, hit.score, hit.model_score) for hit in pages[key].hits]
         wrong += [(hit["id"], hit["score"], hit["model_score"]) for hit in answer["hits"]] != expected
     return wrong, len({answer["model_id"] for _, answer in answers})

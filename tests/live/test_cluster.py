@@ -39,7 +39,6 @@ from tests.live.load import Reply, closed_loop
 from tests.live.service_drivers import QUERIES, same_encoder, search_body
 from tests.live.service_process import ServiceProcess
 from tests.served import TEXT_FIELDS, Documents, model_of, random_documents, serve
-from tests.services import TEMPLATE
 
 INDEX, PAGES, N_DOCUMENTS, WINDOW, SIZE = "shop", "pages", 1500, 50, 10
 SHARDS: dict[str, Any] = {"index.number_of_shards": 3, "index.number_of_replicas": 1}
@@ -215,7 +214,7 @@ def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> Non
         register(cluster.engine, PAGES, model, promote=False)
         reranker = Reranker(cluster.engine, PAGES, model, settings=RerankSettings(window=WINDOW, deadline_ms=None))
         for query in QUERIES:
-            page = reranker.search(query, TEMPLATE, size=WINDOW)
+            page = reranker.search(query, size=WINDOW)
             scores[model.model_id, query] = {hit.id: hit.score for hit in page.hits}
     promote(cluster.engine, PAGES, first.model_id)
     replies: list[tuple[float, int, Reply]] = []
