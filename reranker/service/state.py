@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_S = 1.0
 """Longest pause, in seconds, between two health checks while searches fail."""
+NARROWING = frozenset({"filter", "index_routing", "search_routing"})
+"""Options of an alias by which it shows less than the index behind it."""
 NAMES_S = 1.0
 """Seconds for which the concrete indexes behind an alias are kept."""
 LONGEST_WAIT = 0.25
@@ -180,7 +182,9 @@ class WakeSignal:
 
 
 class IndexNames:
-    """Concrete indexes behind the service's index, which may be an alias; read from the engine at most once a second.
+    """Concrete indexes that the service's index is another name of; read from the engine at most once a second.
+
+    They are those behind an alias. An alias with a filter or a routing is no other name of an index: it shows less.
 
     Parameters
     ----------
@@ -197,17 +201,18 @@ class IndexNames:
         self._known: tuple[float, tuple[str, ...]] = (-math.inf, ())
 
     def read(self, timeout_s: float | None) -> tuple[str, ...]:
-        """Return the names, sorted; empty if the index does not exist. The engine has ``timeout_s`` to answer."""
+        """Return the names, sorted; empty if there are none. The engine has ``timeout_s`` to answer."""
         read_s, names = self._known
         if self._now() - read_s >= NAMES_S:
             try:
                 with own_rights():
                     answer = requests_of(self._engine).request(
-                        "GET", f"/{quoted(self._index)}/_settings/index.uuid", timeout_s=timeout_s
+                        "GET", f"/{quoted(self._index)}/_alias", timeout_s=timeout_s
                     )
             except IndexMissing:
                 answer = {}
-            names = tuple(sorted(answer))
+            about = [one.get("aliases", {}).get(self._index, {}) for one in answer.values()]
+            names = () if any(one.keys() & NARROWING for one in about) else tuple(sorted(answer))
             self._known = (self._now(), names)
         return names
 

@@ -72,10 +72,12 @@ class Remote(Spy):
         self.error: Exception | None = None
         self.behind: tuple[str, ...] = ("docs",)
         """Concrete indexes behind the index that is served."""
+        self.alias: dict[str, Any] = {}
+        """Options of the alias that is served."""
 
     def request(self, method: str, path: str, *_: Any, **__: Any) -> dict[str, Any]:
-        assert path == "/docs/_settings/index.uuid"
-        return {name: {} for name in self.behind}
+        assert path == "/docs/_alias"
+        return {name: {"aliases": {} if name == "docs" else {"docs": self.alias}} for name in self.behind}
 
     def search(self, index: str, body: Mapping[str, Any], **options: Any) -> Any:
         """Search for the parts of a body that the memory engine knows."""
@@ -432,6 +434,10 @@ def test_the_index_behind_an_alias_is_the_same_if_it_is_the_only_one(client: Any
     engine.behind = ("docs-1",)
     client.app.state.service.index_names._known = (-math.inf, ())
     assert client.post("/docs-1/_search", json=BODY).headers["x-ssi-reranked"] == "true"
+    for alias in ({"filter": {"term": {"tag": "x"}}}, {"index_routing": "1", "search_routing": "1"}):
+        engine.alias = alias
+        client.app.state.service.index_names._known = (-math.inf, ())
+        assert client.post("/docs-1/_search", json=BODY).headers["x-ssi-reranked"] == "false", "it shows more"
     for path in ("/docs-1,docs/_search", "/*/_search", "/_all/_search", "/_search", "/docs*/_search"):
         assert client.post(path, json=BODY).headers["x-ssi-reranked"] == "false", path
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
+
+from multidict import CIMultiDict
+
+OF_CONNECTION = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "content-length"})
+"""Headers that are not passed on by `passing_to`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,10 @@ class Reply:
 
     status: int = 200
     content: bytes = b'{"took":1,"hits":{"total":{"value":0,"relation":"eq"},"max_score":null,"hits":[]}}'
-    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    """A multi-dictionary may have a name several times."""
+    length: int | None = None
+    """The content length that is told to a HEAD request; None: that of the content."""
     cut: bool = False
     """Whether the connection ends after half of the content."""
 
@@ -48,12 +59,46 @@ class Upstream:
         self.reply = lambda request: Reply(status, content, {"Content-Type": "application/json", **headers})
 
 
+def passing_to(url: str, tls: ssl.SSLContext | None = None) -> Callable[[Arrived], Reply]:
+    """Return a ``reply`` that passes every request on to an engine, which ``tls`` trusts if it is reached by TLS."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None and parts.port is not None
+    host, port = parts.hostname, parts.port
+
+    def reply(request: Arrived) -> Reply:
+        connection = (
+            http.client.HTTPConnection(host, port, timeout=60)
+            if tls is None
+            else http.client.HTTPSConnection(host, port, timeout=60, context=tls)
+        )
+        with closing(connection):
+            headers = {name: value for name, value in request.headers.items() if name not in OF_CONNECTION}
+            connection.request(request.method, request.target, request.body or None, headers)
+            answer = connection.getresponse()
+            kept = CIMultiDict(
+                (name, value) for name, value in answer.getheaders() if name.lower() not in OF_CONNECTION
+            )
+            length = answer.headers.get("content-length")
+            return Reply(answer.status, answer.read(), kept, None if length is None else int(length))
+
+    return reply
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that hang up."""
+
+
 @contextmanager
 def running_upstream() -> Iterator[Upstream]:
     """Yield a server on a free port of this machine."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def answer(self) -> None:
             names = {name.lower(): value for name, value in self.headers.items()}
@@ -66,7 +111,8 @@ def running_upstream() -> Iterator[Upstream]:
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(reply.content)))
+            told = reply.length if self.command == "HEAD" and reply.length is not None else len(reply.content)
+            self.send_header("Content-Length", str(told))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(reply.content[: len(reply.content) // 2] if reply.cut else reply.content)
@@ -86,7 +132,7 @@ def running_upstream() -> Iterator[Upstream]:
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     upstream = Upstream(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
