@@ -775,5 +775,6 @@ async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
     state.draining = True
     deadline = Deadline(settings.drain_s)
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
-    while (state.admitted or state.unwritten) and not deadline.passed:
+    forwarder = state.forwarder
+    while (state.admitted or state.unwritten or (forwarder and forwarder.n_running)) and not deadline.passed:
         await asyncio.sleep(0.02)

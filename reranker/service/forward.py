@@ -124,7 +124,8 @@ class Forwarder:
         self._url, self._settings = url.rstrip("/"), settings
         self._also = frozenset(name.lower() for name in also)
         self._session: aiohttp.ClientSession | None = None
-        self._n_running = 0
+        self.n_running = 0
+        """Requests that are being passed on."""
 
     def rights_of(self, headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         """Return the headers that say who the caller is, for the requests that are made for it."""
@@ -172,13 +173,16 @@ class Forwarder:
         self, scope: Scope, body: bytes | AsyncIterator[bytes], *, plain: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request and yield the head of its answer; an answer that is not read to its end is given up."""
-        if self._n_running >= MOST_AT_ONCE:
+        if self.n_running >= MOST_AT_ONCE:
             raise ServiceError(503, "too many requests at once", kind="too_many", retry_after_s=1.0)
-        self._n_running += 1
+        self.n_running += 1
+        faults: list[ServiceError] = []
         try:
             try:
-                answer = await self._sent(scope, body, plain)
+                answer = await self._sent(scope, body if isinstance(body, bytes) else _noting(body, faults), plain)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                if faults:
+                    raise faults[0] from error
                 late = isinstance(error, TimeoutError)
                 message = "the search engine does not answer in time" if late else "the search engine is unavailable"
                 raise ServiceError(
@@ -189,7 +193,7 @@ class Forwarder:
             finally:
                 answer.close()  # only ends a connection whose answer was not read to its end
         finally:
-            self._n_running -= 1
+            self.n_running -= 1
 
     async def _sent(self, scope: Scope, body: bytes | AsyncIterator[bytes], plain: bool) -> aiohttp.ClientResponse:
         self._session = self._session or self._new_session()
@@ -243,6 +247,16 @@ class Forwarder:
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
         )
+
+
+async def _noting(body: AsyncIterator[bytes], faults: list[ServiceError]) -> AsyncIterator[bytes]:
+    """Yield a body, and note the error that ends it: aiohttp would say that the engine's connection is broken."""
+    try:
+        async for piece in body:
+            yield piece
+    except ServiceError as error:
+        faults.append(error)
+        raise
 
 
 def _answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
