@@ -14,8 +14,9 @@ import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 from starlette.responses import Response
@@ -377,6 +378,8 @@ class EngineProxy:
         try:
             await self._answer(scope, receive, sending)
         except Exception as error:
+            if begun and isinstance(error, ServiceError):
+                raise ConnectionAbortedError("the answer breaks off") from error  # no second answer after the first
             if begun:
                 raise
             known = of_error(error)
@@ -399,7 +402,7 @@ class EngineProxy:
         headers = dict(scope["headers"])
         has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         if api not in READ_APIS or method not in ("GET", "POST"):
-            await self._pass_on(scope, self._pieces(b"", receive) if has_body else b"", send)
+            await self._pass_on(scope, receive, send, b"", is_whole=not has_body)
             return
         context: RequestContext = scope[CONTEXT_KEY]
         context.client = context.client or "engine"
@@ -415,8 +418,7 @@ class EngineProxy:
                 answer = self._search if api == "_search" else self._searches
                 response = await answer(scope, context, name, plain, params)
             if response is None:
-                body = begun if is_whole else self._pieces(begun, receive)
-                await self._pass_on(scope, body, send, note=api == "_search")
+                await self._pass_on(scope, receive, send, begun, is_whole=is_whole, note=api == "_search")
             else:
                 await response.response(scope, receive, send)
                 # Counted and logged after the answer is sent, so that the client does not wait for that.
@@ -426,15 +428,23 @@ class EngineProxy:
             self._state.hold(context.client, -len(begun))
 
     async def _pass_on(
-        self, scope: Scope, body: bytes | AsyncIterator[bytes], send: Send, *, note: bool = False
+        self, scope: Scope, receive: Receive, send: Send, begun: bytes, *, is_whole: bool, note: bool = False
     ) -> None:
-        state = self._state
+        """Pass a request on whose body begins with ``begun``, as long as the client is there."""
+        state, read = self._state, asyncio.Event()
+        body = begun if is_whole else self._pieces(begun, receive, read)
+        if is_whole:
+            read.set()
         try:
-            await self._forwarder.pass_on(scope, body, send, extra={b"x-ssi-reranked": b"false"} if note else None)
+            async with _while_connected(receive, read) as gone:
+                extra = {b"x-ssi-reranked": b"false"} if note else None
+                await self._forwarder.pass_on(scope, body, send, extra=extra)
         except ServiceError as error:
             if error.kind == "engine_unavailable":
                 state.doubt.set()
             raise
+        if gone.is_set():
+            return
         if note:
             state.answered += 1
             state.metrics.searches.labels(FORWARDED).inc()
@@ -462,8 +472,11 @@ class EngineProxy:
             raise
         return b"".join(parts), not more
 
-    async def _pieces(self, begun: bytes, receive: Receive) -> AsyncIterator[bytes]:
-        """Yield a body whose beginning has been read; `ServiceError` 408 if its next piece does not come in time."""
+    async def _pieces(self, begun: bytes, receive: Receive, read: asyncio.Event) -> AsyncIterator[bytes]:
+        """Yield a body whose beginning has been read; `ServiceError` 408 if its next piece does not come in time.
+
+        ``read`` is set when there is no more to read.
+        """
         if begun:
             yield begun
         more = True
@@ -474,6 +487,8 @@ class EngineProxy:
                     piece, more = await _next_piece(receive)
             except TimeoutError:
                 raise _too_slow(limit_s) from None
+            if not more:
+                read.set()
             if piece:
                 yield piece
 
@@ -614,6 +629,31 @@ def _responses(told: EngineAnswer, n: int) -> list[Mapping[str, Any]] | None:
         return None
     parts = value.get("responses") if told.status == 200 and isinstance(value, dict) else None
     return parts if isinstance(parts, list) and len(parts) == n else None
+
+
+@asynccontextmanager
+async def _while_connected(receive: Receive, read: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """End what is done here when the client hangs up, so that the engine does not go on for nobody.
+
+    ``read`` says that the client's body is read. The event that is yielded says that the client has gone.
+    """
+    task, gone = cast("asyncio.Task[Any]", asyncio.current_task()), asyncio.Event()
+
+    async def watch() -> None:
+        await read.wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield gone
+    except asyncio.CancelledError:
+        if not gone.is_set() or task.uncancel() > 0:
+            raise
+    finally:
+        watching.cancel()
 
 
 async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
