@@ -43,6 +43,8 @@ class Reply:
     """The content length that is told to a HEAD request; None: that of the content."""
     cut: bool = False
     """Whether the connection ends after half of the content."""
+    chunked: bool = False
+    """Whether the content is sent in chunks, without its length."""
 
 
 @dataclass
@@ -51,6 +53,10 @@ class Upstream:
 
     url: str
     requests: list[Arrived] = field(default_factory=list)
+    broken: list[Arrived] = field(default_factory=list)
+    """Requests whose body or answer was broken off by the other side."""
+    n_connections: int = 0
+    """Connections that were opened so far."""
     reply: Callable[[Arrived], Reply] = lambda request: Reply()
 
     def answer(self, status: int = 200, value: Any = None, **headers: str) -> None:
@@ -93,33 +99,57 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def running_upstream() -> Iterator[Upstream]:
+def running_upstream() -> Iterator[Upstream]:  # noqa: C901 - a class, not a decision
     """Yield a server on a free port of this machine."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
+        def setup(self) -> None:
+            super().setup()
+            upstream.n_connections += 1
+
         def answer(self) -> None:
             names = {name.lower(): value for name, value in self.headers.items()}
-            body = (
-                self._chunks() if "transfer-encoding" in names else self.rfile.read(int(names.get("content-length", 0)))
-            )
+            body = b""
+            try:
+                length = int(names.get("content-length", 0))
+                body = self._chunks() if "transfer-encoding" in names else self.rfile.read(length)
+                is_whole = "transfer-encoding" in names or len(body) == length
+            except (OSError, ValueError):
+                is_whole = False
             request = Arrived(self.command, self.path, names, body)
+            if not is_whole:
+                upstream.broken.append(request)
+                self.close_connection = True
+                return
             upstream.requests.append(request)
-            reply = upstream.reply(request)
-            self.send_response(reply.status)
-            for name, value in reply.headers.items():
-                self.send_header(name, value)
-            told = reply.length if self.command == "HEAD" and reply.length is not None else len(reply.content)
-            self.send_header("Content-Length", str(told))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(reply.content[: len(reply.content) // 2] if reply.cut else reply.content)
-            if reply.cut:
+            try:
+                self._send(upstream.reply(request))
+            except OSError:
+                upstream.broken.append(request)
                 self.close_connection = True
 
         do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - names of http.server
+
+        def _send(self, reply: Reply) -> None:
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            if reply.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+            else:
+                told = reply.length if self.command == "HEAD" and reply.length is not None else len(reply.content)
+                self.send_header("Content-Length", str(told))
+            self.end_headers()
+            content = reply.content[: len(reply.content) // 2] if reply.cut else reply.content
+            if self.command != "HEAD":
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content) if reply.chunked else content)
+            if reply.chunked and not reply.cut:
+                self.wfile.write(b"0\r\n\r\n")
+            if reply.cut:
+                self.close_connection = True
 
         def _chunks(self) -> bytes:
             parts = []
