@@ -124,6 +124,8 @@ READ_APIS: Final = ("_search", "_msearch")
 """APIs whose requests may be reranked."""
 REFUSALS: Final = (EngineAuthError, EngineRejected, RequestTooLarge, VersionConflict)
 """The engine's refusals of a request: the caller then gets the engine's answer to its own request."""
+FAILED: Final = "engine_failed"
+"""Kind of the error for a search on which the engine fails, though it answers others; treated as a refusal."""
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,254}")
 
 
@@ -500,7 +502,9 @@ class EngineProxy:
             found = await self._ranked(context, lambda: self._work(context, index, content, params))
         except REFUSALS:
             return None
-        except (ServiceError, EngineError):
+        except (ServiceError, EngineError) as error:
+            if of_error(error).kind == FAILED:
+                return None
             raise
         except Exception as error:
             of_error(error)  # logs it; the engine's own answer is better than none
@@ -578,6 +582,8 @@ class EngineProxy:
                     return None
                 except Exception as error:
                     known = of_error(error)
+                    if known.kind == FAILED:
+                        return None
                     return encode(error_shape(known.status_code, known.kind, known.message)), None
 
         found = await asyncio.gather(*(one(*pair) for pair in pairs))

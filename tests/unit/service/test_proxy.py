@@ -325,6 +325,13 @@ def test_a_search_that_the_engine_refuses_gets_the_engines_own_answer(
     answer = client.post("/docs/_search", json=BODY)
     assert answer.status_code == 403 and answer.json()["error"]["reason"] == "not for you"
     assert upstream.requests[0].body == answer.request.content
+    upstream.answer(500, {"error": "a fault of mine"})
+    engine.error = EngineUnavailable("no", status=500, error_type="illegal_state_exception")
+    answer = client.post("/docs/_search", json=BODY)
+    assert (answer.status_code, answer.json()) == (500, {"error": "a fault of mine"})
+    upstream.answer(200, {"responses": [{"status": 500, "error": "mine"}]})
+    several = client.post("/docs/_msearch", content=f"{{}}\n{json.dumps(BODY)}\n")
+    assert several.json()["responses"] == [{"status": 500, "error": "mine"}]
     engine.error = EngineUnavailable("gone")
     answer = client.post("/docs/_search", json=BODY)
     assert answer.status_code == answer.json()["status"] == 503 and int(answer.headers["retry-after"]) > 0
