@@ -27,7 +27,14 @@ from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES
 from reranker.engines.query_syntax import has_syntax
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import caller_rights, copied, json_value
-from reranker.errors import EngineAuthError, EngineError, EngineRejected, RequestTooLarge, VersionConflict
+from reranker.errors import (
+    EngineAuthError,
+    EngineError,
+    EngineRejected,
+    IndexMissing,
+    RequestTooLarge,
+    VersionConflict,
+)
 from reranker.records import RankedHit
 from reranker.rerank.ranking import why_not
 from reranker.service.forward import EngineAnswer, Forwarder, api_of, is_engine_path, is_reading, raw_path
@@ -122,7 +129,7 @@ AT_ONCE = 4
 """Searches of one ``_msearch`` that run concurrently; the remaining threads stay free for other requests."""
 READ_APIS: Final = ("_search", "_msearch")
 """APIs whose requests may be reranked."""
-REFUSALS: Final = (EngineAuthError, EngineRejected, RequestTooLarge, VersionConflict)
+REFUSALS: Final = (EngineAuthError, EngineRejected, IndexMissing, RequestTooLarge, VersionConflict)
 """The engine's refusals of a request: the caller then gets the engine's answer to its own request."""
 FAILED: Final = "engine_failed"
 """Kind of the error for a search on which the engine fails, though it answers others; treated as a refusal."""

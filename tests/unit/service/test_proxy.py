@@ -19,7 +19,7 @@ from reranker.engines import open_engine
 from reranker.engines.language import BODY_KEYS
 from reranker.engines.protocol import Capabilities
 from reranker.engines.settings import EngineSettings
-from reranker.errors import EngineRejected, EngineUnavailable, Unsupported
+from reranker.errors import EngineRejected, EngineUnavailable, IndexMissing, Unsupported
 from reranker.rerank import Reranker
 from reranker.service import operate
 from reranker.service.app import all_parts
@@ -325,6 +325,9 @@ def test_a_search_that_the_engine_refuses_gets_the_engines_own_answer(
     answer = client.post("/docs/_search", json=BODY)
     assert answer.status_code == 403 and answer.json()["error"]["reason"] == "not for you"
     assert upstream.requests[0].body == answer.request.content
+    upstream.answer(404, {"error": "no such index [shapes]"})
+    engine.error = IndexMissing("that of a lookup", status=404)
+    assert client.post("/docs/_search", json=BODY).status_code == 404
     upstream.answer(500, {"error": "a fault of mine"})
     engine.error = EngineUnavailable("no", status=500, error_type="illegal_state_exception")
     answer = client.post("/docs/_search", json=BODY)
