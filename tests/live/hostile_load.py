@@ -92,7 +92,10 @@ class Caller:
             await writer.drain()
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
         headers = dict(line.partition(": ")[::2] for line in lines[1:] if line)
-        content = await reader.readexactly(int(headers.get("content-length", "0")))
+        if headers.get("transfer-encoding") == "chunked":
+            content = await _chunks(reader)
+        else:
+            content = await reader.readexactly(int(headers.get("content-length", "0")))
         if headers.get("connection") == "close":
             self.close()
         return int(lines[0].split()[1]), content
@@ -102,6 +105,15 @@ class Caller:
         if self._streams is not None:
             self._streams[1].close()
         self._streams = None
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    parts = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        parts.append(await reader.readexactly(size))
+        await reader.readuntil(b"\r\n")
+    await reader.readuntil(b"\r\n")
+    return b"".join(parts)
 
 
 async def steady(
