@@ -210,9 +210,10 @@ class LexicalRows:
         rows = _without_zeros(combine(list(counts), weights))  # mode "once" must not count words of fields of weight 0
         g = _QUERY_TF[self.settings.query_tf](rows.data.astype(np.float64))
         idf = self.idf_of(rows.indices)
-        length = np.sqrt(np.bincount(row_of(rows), (g * idf) ** 2, minlength=rows.shape[0]))
+        row = row_of(rows)
+        length = np.sqrt(np.bincount(row, (g * idf) ** 2, minlength=rows.shape[0]))
         length[length == 0] = 1.0
-        weighted = np.where(idf > 0, g / length[row_of(rows)], 0.0)
+        weighted = np.where(idf > 0, g / length[row], 0.0)
         return _without_zeros(with_data(rows, weighted.astype(np.float32)))
 
     def single_words(self, ids: AnyInt) -> Float64:

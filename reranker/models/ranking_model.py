@@ -447,9 +447,13 @@ class RankingModel:
 
     def embed_queries(self, learned_rows: sp.csr_matrix) -> Float32:
         """Return the vectors of queries, (n, N) float32, each by the table for its number of words."""
-        vectors = self.scorer.embed_queries(learned_rows)
-        if self.U_short is not None:
-            short = np.flatnonzero(np.diff(learned_rows.indptr) <= SHORT_QUERY)
+        is_short = np.diff(learned_rows.indptr) <= SHORT_QUERY
+        if self.U_short is None or not is_short.any():
+            vectors = self.scorer.embed_queries(learned_rows)
+        elif is_short.all():
+            vectors = embed_rows(learned_rows, self.U_short)
+        else:
+            vectors, short = self.scorer.embed_queries(learned_rows), np.flatnonzero(is_short)
             vectors[short] = embed_rows(learned_rows[short], self.U_short)
         if self.word_encoder is not None:
             vectors = np.hstack([vectors, self.word_encoder.vectors(learned_rows)])

@@ -46,19 +46,20 @@ class TfIdf:
         """Return the unit rows of texts given as word counts (`count_rows`)."""
         tf = counts.data.astype(np.float64)
         weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.idf_of(counts.indices)
-        terms, row = counts.indices, row_of(counts)
+        terms, row, indptr = counts.indices, row_of(counts), counts.indptr.astype(np.int32)
         if not weights.all():
             used = weights != 0
             terms, row, weights = terms[used], row[used], weights[used]
-        n = counts.shape[0]
-        length = np.sqrt(np.bincount(row, weights * weights, minlength=n))
+            indptr = offsets_of(used)[indptr].astype(np.int32)
+        length = np.sqrt(np.bincount(row, weights * weights, minlength=counts.shape[0]))
         weights /= length[row]
-        indptr = offsets_of(np.bincount(row, minlength=n)).astype(np.int32)
         return term_rows(weights.astype(np.float32), terms, indptr)
 
 
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
     """Return the word counts of each text, (n, N_TERM_IDS) float32; bigrams that are not listed are left out."""
+    if len(tokens) == 1:
+        return _count_row(vocabulary, tokens[0])
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
     ids = vocabulary.ids(list(chain.from_iterable(tokens)))
@@ -69,6 +70,14 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
     bounds = np.flatnonzero(is_first)  # the first key of each run, and the end; np.diff would take twice the time
     first, ends = bounds[:-1], bounds[1:]
     return rows_of_keys(keys[first], (ends - first).astype(np.float32), len(tokens))
+
+
+def _count_row(vocabulary: Vocabulary, tokens: Sequence[str]) -> sp.csr_matrix[np.float32]:
+    """Return `count_rows` of one text; for the few words of a query, arrays of keys would take most of the time."""
+    counts = vocabulary.counts(tokens)
+    ids = sorted(counts)
+    data = np.array([counts[i] for i in ids], np.float32)
+    return term_rows(data, np.array(ids, np.int32), np.array([0, len(ids)], np.int32))
 
 
 def text_counts(

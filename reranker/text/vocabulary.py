@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -104,6 +105,12 @@ class Vocabulary:
     def ids(self, tokens: Sequence[str]) -> Int32:
         """Return the id of each token, ``(n,) int32``: its position, or its hashed id; -1 for an unlisted bigram."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
+
+    def counts(self, tokens: Sequence[str]) -> dict[int, int]:
+        """Return how often each id is among those of the tokens; bigrams that are not listed are left out."""
+        counts = Counter(map(self._index.__getitem__, tokens))
+        counts.pop(_LEFT_OUT, None)
+        return counts
 
     def is_bigram(self, ids: AnyInt) -> Bool:
         """Return whether each id belongs to a bigram, (n,) bool."""
