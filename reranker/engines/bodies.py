@@ -86,21 +86,40 @@ def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
     return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": "most_fields"}}}
 
 
-def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """Return a copy of a body template with ``query`` for ``{{query}}``; `ConfigError` if it has no ``{{query}}``."""
-    n_places = 0
+Places = Mapping[Any, Any]
+"""The places of ``{{query}}`` in a JSON value: key or position → the places in that part; empty for a text."""
 
-    def fill(text: str) -> str:
-        nonlocal n_places
-        n_places += PLACE in text
-        return text.replace(PLACE, query)
 
-    filled: dict[str, Any] = changed_texts(body, fill)
-    if not n_places:
+def places_of(value: Any) -> Places | None:
+    """Return the places of ``{{query}}`` in a body template or a part of it; None if there is none."""
+    if isinstance(value, str):
+        return {} if PLACE in value else None
+    named = isinstance(value, dict) or isinstance(value, Mapping)  # a dict is recognised much faster than a mapping
+    parts = value.items() if named else enumerate(value) if isinstance(value, list) else ()
+    found = {key: inside for key, part in parts if (inside := places_of(part)) is not None}
+    return found or None
+
+
+def fill_template(body: Mapping[str, Any], query: str, places: Places | None = None) -> dict[str, Any]:
+    """Return a body template with ``query`` for ``{{query}}``, in a copy that shares all other parts with the template.
+
+    ``places`` are the `places_of` the template, if they are known. Raises `ConfigError` if there are none.
+    """
+    places = places_of(body) if places is None else places
+    if places is None:
         raise ConfigError(
             f"the body template has no placeholder for the query: write {PLACE} in place of the query text"
         )
-    return filled
+    return _filled(body, places, query)  # type: ignore[no-any-return]
+
+
+def _filled(value: Any, places: Places, query: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(PLACE, query)
+    changed: Any = list(value) if isinstance(value, list) else dict(value)
+    for key, inside in places.items():
+        changed[key] = _filled(value[key], inside, query)
+    return changed
 
 
 Scalar = str | int | float | bool

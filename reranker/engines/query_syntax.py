@@ -42,6 +42,14 @@ def asked_text(template: Mapping[str, Any], query: str, place: str) -> str:
     return readings.pop() if readings else query
 
 
+def may_have_syntax(template: Mapping[str, Any], place: str) -> bool:
+    """Return False if the words that every query of a template asks for are the query itself (`asked_text`)."""
+    try:
+        return any(True for _ in _clauses(template, place))
+    except UnreadableQueryError:
+        return True
+
+
 def has_syntax(clause: str, options: Mapping[str, Any]) -> bool:
     """Return whether a clause with these options reads its text by a syntax."""
     return clause in SYNTAX_CLAUSES and options.get("escape") is not True and options.get("flags") not in ("NONE", 0)

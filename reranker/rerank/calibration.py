@@ -160,6 +160,20 @@ def _clauses(node: Any) -> Iterator[str]:
                 yield f"{name}:{str(path).partition('^')[0]}"
 
 
+class ScoringParts(NamedTuple):
+    """What a calibration is found by: the parts of a search body that determine the scores of hits."""
+
+    hash: str
+    """`body_hash` of the body."""
+    clauses: frozenset[str]
+    """`signature_of` the body."""
+
+    @classmethod
+    def of(cls, template: Mapping[str, Any]) -> ScoringParts:
+        """Return these parts of a body template."""
+        return cls(body_hash(template), signature_of(template))
+
+
 def similarity(first: frozenset[str], second: frozenset[str]) -> float:
     """Return the share of common clauses among all clauses of two bodies, 0 to 1."""
     return len(first & second) / len(first | second) if first or second else 0.0
@@ -276,6 +290,10 @@ class Calibration:
         return given or self.boosts.get(self.key(body_hash(template), mode), IMPACT_BOOST)
 
     def choose(self, template: Mapping[str, Any], window: int, given: float | None = None) -> ChosenAlpha:
+        """Return `choose_for` a body template."""
+        return self.choose_for(ScoringParts.of(template), window, given)
+
+    def choose_for(self, scoring: ScoringParts, window: int, given: float | None = None) -> ChosenAlpha:
         """Return the ``given`` alpha, else that of the body and window, of the nearest ones, or `DEFAULT_ALPHA`.
 
         The nearest calibration is the one of the most similar body, and among these of the nearest window. It is not
@@ -285,15 +303,13 @@ class Calibration:
             return ChosenAlpha(check_alpha(given), "given")
         if not self.alphas:
             return DEFAULT
-        key = self.key(body_hash(template), window)
+        key = self.key(scoring.hash, window)
         fitted = self.alphas.get(key)
         if fitted is not None:
             return ChosenAlpha(fitted, "calibrated", self.signals.get(key, ()))
-        return self._nearest(template, window)
+        return self._nearest(scoring.clauses, window)
 
-    def _nearest(self, template: Mapping[str, Any], window: int) -> ChosenAlpha:
-        own = signature_of(template)
-
+    def _nearest(self, own: frozenset[str], window: int) -> ChosenAlpha:
         def nearness(key: str) -> tuple[float, float]:
             of_key = max(int(key.partition(":")[2]), 1)
             return similarity(own, self.signatures[key]), -abs(math.log(of_key / max(window, 1)))

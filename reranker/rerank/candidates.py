@@ -398,9 +398,18 @@ def needs_no_stored_fields(body: Mapping[str, Any]) -> bool:
 
 def has_key(node: Any, names: set[str]) -> bool:
     """Return whether an object inside a JSON value has a key among ``names``."""
-    if isinstance(node, Mapping):
-        return any(name in names or has_key(value, names) for name, value in node.items())
-    return isinstance(node, (list, tuple)) and any(has_key(item, names) for item in node)
+    left = [node]
+    while left:
+        part = left.pop()
+        if isinstance(part, str | int | float):  # most parts; to recognise them as no mapping takes longer
+            continue
+        if isinstance(part, dict) or isinstance(part, Mapping):
+            if not names.isdisjoint(part):
+                return True
+            left += part.values()
+        elif isinstance(part, (list, tuple)):
+            left += part
+    return False
 
 
 def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None:

@@ -30,7 +30,7 @@ from reranker.deadline import Deadline
 from reranker.engines.bodies import default_query_body, not_rerankable
 from reranker.records import Hit, RankedHit, Reason, ReasonKind
 from reranker.rerank.calibration import DEFAULT, PINNED_SCORE, ChosenAlpha
-from reranker.rerank.candidates import EncodedQuery, Window
+from reranker.rerank.candidates import EncodedQuery, Window, has_key
 from reranker.text.view import TextView
 
 
@@ -56,6 +56,8 @@ class Request:
     """The words that the query asks for: the query itself, unless the body reads it by a syntax."""
     unread: Reason | None = None
     """Why these words are unknown, or why there are none though the query is not empty; None if they are known."""
+    clauses: frozenset[str] = frozenset()
+    """Scoring clauses of the template (`signature_of`)."""
 
     @property
     def doc_values(self) -> list[dict[str, str]]:
@@ -126,7 +128,8 @@ def why_not(body: Mapping[str, Any]) -> Reason | None:
 
 def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
     """Return the ids that ``pinned`` queries in the body put on top (``ids``, ``docs`` or ``documents``)."""
-    return frozenset(_pinned(body.get("query")) | _pinned(body.get("retriever")))
+    searched = [body.get("query"), body.get("retriever")]
+    return frozenset(_pinned(searched)) if has_key(searched, {"pinned"}) else frozenset()
 
 
 def _pinned(node: Any) -> set[str]:

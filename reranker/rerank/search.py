@@ -73,8 +73,6 @@ from reranker.rerank.calibration import (
     Calibration,
     ChosenAlpha,
     Probability,
-    body_hash,
-    signature_of,
     window_scale,
 )
 from reranker.rerank.candidates import (
@@ -92,6 +90,7 @@ from reranker.rerank.candidates import (
 )
 from reranker.rerank.explain import RESERVED, Explanation, explain_impacts, explanations_of
 from reranker.rerank.impacts import ServedImpacts
+from reranker.rerank.known_bodies import BodyFacts, KnownBodies
 from reranker.rerank.ranking import (
     Ranking,
     Request,
@@ -390,7 +389,7 @@ class Reranker:
         self.calibration = calibration or Calibration()
         self._template = None if model is None else default_template(model.encoder.view)
         self._missing_fields: tuple[str, ...] = ()
-        self._sizes = SourceSizes()
+        self._sizes, self._bodies = SourceSizes(), KnownBodies()
         self._own_answer_s = 0.0  # moving average of the time that the engine takes for its own answer
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._added: AddedCandidates | None = None
@@ -522,7 +521,8 @@ class Reranker:
         template = self._template if body is None else body
         if not self.calibration.probabilities or template is None:
             return None
-        return self.calibration.probabilities.get(Calibration.key(body_hash(template), self.settings.window))
+        key = Calibration.key(self._bodies.facts(template).scoring.hash, self.settings.window)
+        return self.calibration.probabilities.get(key)
 
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
@@ -566,11 +566,13 @@ class Reranker:
         first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
         if first < 0 or size < 0:
             raise InputError(f"the page begins at {first} and has size {size}: neither may be negative")
-        filled = fill_template(body, query)
+        facts = self._bodies.facts(body)
+        filled = fill_template(body, query, facts.places)
         if preference is None:
             preference = preference_of(query)
-        alpha, (asked, unread) = self._alpha(body), _asked(body, query)
-        return Request(query, filled, body, first, size, preference, deadline, alpha, asked, unread)
+        alpha, (asked, unread) = self._alpha(facts), _asked(body, query, facts)
+        clauses = facts.scoring.clauses
+        return Request(query, filled, body, first, size, preference, deadline, alpha, asked, unread, clauses)
 
     def _engine_page(self, request: Request, reason: Reason, *, fallback: bool = False) -> RerankedPage:
         """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
@@ -804,8 +806,8 @@ class Reranker:
             raise FallbackError(ReasonKind.NO_STORE, NO_STORE)
         return self.model
 
-    def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:
-        return self.calibration.choose(template, self.settings.window, self.settings.alpha)
+    def _alpha(self, facts: BodyFacts) -> ChosenAlpha:
+        return self.calibration.choose_for(facts.scoring, self.settings.window, self.settings.alpha)
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True if it costs less to get the shown documents with the candidates than by a second request."""
@@ -850,7 +852,7 @@ class Reranker:
             notices=tuple(notices),
             alpha=scored.alpha.value if scored else None,
             alpha_origin=scored.alpha.origin if scored else "",
-            clauses=signature_of(request.template) if scored else frozenset(),
+            clauses=request.clauses if scored else frozenset(),
             model_id=self.model.model_id if self.model else "",
             n_candidates=scored.window.n if scored else 0,
             n_encoded=scored.window.n_encoded if scored else 0,
@@ -959,10 +961,10 @@ def _bounding(deadline: Deadline) -> Iterator[None]:
         request_deadline.reset(token)
 
 
-def _asked(template: Mapping[str, Any], query: str) -> tuple[str, Reason | None]:
+def _asked(template: Mapping[str, Any], query: str, facts: BodyFacts) -> tuple[str, Reason | None]:
     """Return the words that a query asks for, and None; or "" and why the page must keep the engine's order."""
     try:
-        asked = asked_text(template, query, PLACE)
+        asked = asked_text(template, query, PLACE) if facts.may_have_syntax else query
     except UnreadableQueryError as error:
         text = "the syntax of the query cannot be read with certainty, so the words that it asks for are unknown"
         return "", Reason(ReasonKind.NOT_RERANKABLE, text, str(error))
