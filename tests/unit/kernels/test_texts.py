@@ -130,3 +130,15 @@ def test_every_float16_is_exact() -> None:
 def test_no_documents() -> None:
     vectors, rows, are_whole = unpack_texts([], [], 7)
     assert vectors.shape == (0, 7) and rows.shape == (0, N_TERM_IDS) and are_whole.shape == (0,)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3, 10, 11])
+def test_every_character_is_read_as_base64_reads_it(place: int) -> None:
+    vector = base64.b64encode(pack_vectors(np.ones((1, N_DIMS), np.float32), "float16")[0]).decode()
+    assert len(vector) == 12
+    for code in range(128):
+        text = changed(vector, place, chr(code))
+        vectors, _, are_whole = unpack_texts([text], [NO_WORDS], N_DIMS)
+        assert are_whole.tolist() == [is_whole(text, NO_WORDS)], (code, text)
+        if are_whole[0]:
+            assert vectors[0].tobytes() == unpack_vectors([decoded(text)], N_DIMS)[0].tobytes()
