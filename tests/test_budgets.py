@@ -22,12 +22,55 @@ from reranker.service.app import OWN_PARTS, all_parts
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
 """Share by which a number may be below its budget."""
-LINES = {}
+LINES: dict[str, int] = {
+    "reranker": 4240,
+    "reranker/baselines": 440,
+    "reranker/cli": 5120,
+    "reranker/clicks": 3580,
+    "reranker/engines": 5180,
+    "reranker/kernels": 1000,
+    "reranker/lexical": 1220,
+    "reranker/models": 1380,
+    "reranker/rerank": 3100,
+    "reranker/retrain": 1920,
+    "reranker/service": 4560,
+    "reranker/text": 1020,
+    "reranker/training": 3740,
+    "indexer": 2700,
+}
 """Unit → lines of code, without docstrings, comments and blank lines."""
-OPTIONS = {}
+OPTIONS: dict[str, int] = {
+    "demo": 8,
+    "init": 5,
+    "train": 24,
+    "index": 15,
+    "search": 18,
+    "serve": 46,
+    "calibrate": 21,
+    "revectorize": 11,
+    "sync": 14,
+    "embed": 13,
+    "vectorize": 8,
+    "impacts": 6,
+    "versions": 5,
+    "promote": 5,
+    "rollback": 4,
+    "gc": 6,
+    "uninstall": 4,
+    "scripts": 29,
+    "clicks": 97,
+    "retrain": 39,
+    "interleave": 5,
+    "evaluate": 19,
+    "drift": 6,
+    "words": 12,
+    "reproduce": 17,
+}
 """Command → options and expert settings, without ``--help``."""
-ROUTES = 0
-ERRORS = 0
+ROUTES = 25
+"""HTTP routes of the service, with those of its pages."""
+ERRORS = 22
+"""Classes of errors."""
 
 
 def code_lines(path: Path) -> int:

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reranker.service.client_reads import refused_request
 
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, make_pairs
