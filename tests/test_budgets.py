@@ -24,7 +24,7 @@ SLACK = 0.05
 """Share by which a number may be below its budget."""
 LINES: dict[str, int] = {
     "reranker": 4240,
-    "reranker/baselines": 440,
+    "reranker/baselines": 420,
     "reranker/cli": 5120,
     "reranker/clicks": 3580,
     "reranker/engines": 5180,

@@ -161,7 +161,7 @@ def _clauses(node: Any) -> Iterator[str]:
 
 
 class ScoringParts(NamedTuple):
-    """What a calibration is found by: the parts of a search body that determine the scores of hits."""
+    """The parts of a search body that determine the scores of hits, by which a calibration is found."""
 
     hash: str
     """`body_hash` of the body."""

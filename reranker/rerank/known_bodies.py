@@ -1,4 +1,4 @@
-"""What depends on a search body alone, computed once for the bodies that are searched again and again."""
+"""Facts that depend only on a search body, computed once for the bodies that are searched again and again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_KNOWN_BYTES: Final = 16_384
 
 
 class BodyFacts(NamedTuple):
-    """What a search needs to know of its body template."""
+    """The facts of a body template that a search needs."""
 
     scoring: ScoringParts
     """The parts that determine scores."""

@@ -136,7 +136,7 @@ def test_the_rerank_apis_give_it_and_say_so(served: Served, tmp_path: Path) -> N
     raw = {"query": "word1 word7", "texts": asked["documents"], "raw_scores": True}
     found = {}
     for name, probabilities in {"order": {}, "probability": {key: Probability(5.0, -2.0)}}.items():
-        state = service_over(served, tmp_path / name, rerank=settings)
+        state = service_over(served, tmp_path / name, rerank=settings, body=None)
         state.serving.reranker.calibration = Calibration({}, {}, probabilities)
         client = client_of(state)
         f = {one["index"]: one["score"] for one in client.post("/rerank", json=raw).json()}
