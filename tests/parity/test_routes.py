@@ -479,8 +479,8 @@ def test_the_service_answers_with_the_same_page(sharded: Served, tmp_path: Path)
     for name, (reranker, tolerance) in ways(sharded, 0.6, 50).items():
         page = reranker.search(QUERIES[0], BODY, size=10)
         settings = replace(reranker.settings, deadline_ms=60_000)
-        state = service_over(sharded, tmp_path / name, rerank=settings, route=reranker.route)
-        answer = client_of(state).post("/search", json={"query": QUERIES[0], "body": BODY, "size": 10}).json()
+        state = service_over(sharded, tmp_path / name, rerank=settings, route=reranker.route, body=BODY)
+        answer = client_of(state).post("/search", json={"query": QUERIES[0], "size": 10}).json()
         assert answer["reranked"], answer["reason"]
         assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in page.hits], name
         told = [hit["score"] for hit in answer["hits"]]
