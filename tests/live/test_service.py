@@ -6,6 +6,7 @@ Lengths are short by default; ``SSI_SERVICE_SECONDS``, ``SSI_SERVICE_SLOW``, ``S
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.live import service_drivers as drivers
 from tests.live.freezing_proxy import FreezingProxy
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
+from tests.services import TEMPLATE
 
 SECONDS = float(os.environ.get("SSI_SERVICE_SECONDS", "6"))
 N_SLOW = int(os.environ.get("SSI_SERVICE_SLOW", "60"))
@@ -110,13 +112,18 @@ def test_swaps_under_load_fail_no_request_and_mix_no_versions(served: Served, mo
     assert log.count('"result": "refused"') == refused and found["fallbacks"] == 0
 
 
-def test_a_frozen_engine_costs_nobody_more_than_the_deadline(served: Served, models: Path) -> None:
+def test_a_frozen_engine_costs_nobody_more_than_the_deadline(served: Served, models: Path, tmp_path: Path) -> None:
     target = urlsplit(served.engine.spec.partition(":")[2])
     deadline_ms = 400
+    # With a body of the operator's, it searches without a model too: the live one may be of an earlier test.
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps(TEMPLATE), encoding="utf-8")
     with (
         FreezingProxy(target.hostname or "", target.port or 0) as proxy,
         ServiceProcess(
-            *options(served, models, f"elasticsearch:{proxy.url}"), "--deadline-ms", str(deadline_ms)
+            *options(served, models, f"elasticsearch:{proxy.url}"),
+            *("--deadline-ms", str(deadline_ms)),
+            *("--body", str(body)),
         ) as service,
     ):
         found = drivers.engine_stops(service, proxy.freeze, proxy.thaw, PAUSE_S, deadline_ms / 1000)
