@@ -12,12 +12,12 @@ import tokenize
 from pathlib import Path
 
 import click
-import pytest
 
 from reranker import errors
 from reranker.cli.expert import ExpertCommand
 from reranker.cli.main import COMMANDS, main
 from reranker.service.app import OWN_PARTS, all_parts
+from tests.engines.policy import library
 
 ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
@@ -125,7 +125,7 @@ def test_lines_of_code() -> None:
 
 
 def test_commands_and_options() -> None:
-    pytest.importorskip("sklearn", reason="`ssi reproduce` needs the extra papers")
+    library("sklearn")  # for `ssi reproduce`
     within(options_by_command(), OPTIONS)
 
 
