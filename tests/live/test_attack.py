@@ -15,23 +15,18 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp
-from reranker.engines.scripts import requests_of
 from reranker.models.model_folder import save_model
 from reranker.service.forward import is_reading
 from reranker.service.proxy import MOST_READ
-from tests.engines.launcher import EngineProcess
-from tests.engines.processes import answers as answers_at
-from tests.engines.recipes import EngineKind
 from tests.hostile_bodies import hostile_bodies
 from tests.live.callers import Site as Address
 from tests.live.callers import Told, lines
@@ -197,7 +192,7 @@ def test_urls_and_headers_of_searches_are_read_as_by_the_engine(
         f"index={other}&q={CANARY}",
         f"q={CANARY}&expand_wildcards=all",
         f"q={CANARY}&df=a",
-        f"source={json.dumps(match)}&source_content_type=application/json",
+        f"source={quote(json.dumps(match))}&source_content_type=application/json",
         f"q={CANARY}&routing={other}",
         f"q={CANARY}&filter_path=**",
         f"q={CANARY}&df=secret",
@@ -527,72 +522,6 @@ def answer_with_headers(service: ServiceProcess, path: str, body: bytes) -> tupl
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
     finally:
         connection.close()
-
-
-def heavy_aggregations() -> dict[str, dict[str, Any]]:
-    """Return aggregations that are as large as the engine allows."""
-
-    def terms(field: str, size: int, **aggs: Any) -> dict[str, Any]:
-        return {"terms": {"field": field, "size": size, "shard_size": 50_000}, **({"aggs": aggs} if aggs else {})}
-
-    digest = {"percentiles": {"field": "n", "tdigest": {"compression": 1000}}}
-    distinct = {"cardinality": {"field": "key", "precision_threshold": 40_000}}
-    hits = {"top_hits": {"size": 100}}
-    deep = terms("key", 10, a=terms("tag", 10, b=terms("group", 10, c=terms("key", 50))))
-    return {
-        "nested terms": deep,
-        "terms of terms": terms("key", 10_000, a=terms("group", 5)),
-        "all keys": terms("key", 10_000, a=terms("key", 5, b={"avg": {"field": "n"}})),
-        "cardinality": terms("key", 10_000, a=distinct),
-        "many cardinalities": terms("key", 500, **{f"c{n}": distinct for n in range(100)}),
-        "percentiles": terms("key", 10_000, a=digest),
-        "many percentiles": terms("key", 500, **{f"p{n}": digest for n in range(100)}),
-        "top hits": terms("key", 500, a=hits),
-        "composite": {
-            "composite": {"size": 10_000, "sources": [{"k": {"terms": {"field": "key"}}}]},
-            "aggs": {"a": digest},
-        },
-        "histogram": {"histogram": {"field": "n", "interval": 1, "min_doc_count": 0}, "aggs": {"a": distinct}},
-        "fine histogram": {"histogram": {"field": "n", "interval": 1e-4, "min_doc_count": 0}},
-        "significant": {"significant_terms": {"field": "group", "size": 10_000}, "aggs": {"a": digest}},
-    }
-
-
-def test_heavy_aggregations_do_not_end_a_small_engine(
-    launchable: Callable[[EngineKind], None], tmp_path: Path, record: Record
-) -> None:
-    launchable("opensearch")
-    with ExitStack() as opened:
-        process = opened.enter_context(EngineProcess("opensearch", heap="512m"))
-        engine = open_engine(f"opensearch:{process.url}")
-        opened.callback(engine.close)
-        site = site_over(engine, tmp_path, n=300)
-        numbers = {
-            f"n{n}": {"key": f"k{n}", "group": f"g{n % 997}", "n": n % 10_007, "tag": "z"} for n in range(30_000)
-        }
-        mapping = {"properties": {"key": {"type": "keyword"}, "group": {"type": "keyword"}, "n": {"type": "double"}}}
-        requests_of(engine).request("PUT", f"/{site.index}/_mapping", mapping)
-        names = list(numbers)
-        for start in range(0, len(names), 5_000):
-            engine.bulk(site.index, [WriteOp("index", name, numbers[name]) for name in names[start : start + 5_000]])
-        engine.refresh(site.index)
-        service = opened.enter_context(site.service("--proxy", "--deadline-ms", "5000"))
-        path, found = f"/{site.index}/_search", dict[str, dict[int, int]]()
-        for name, aggregation in heavy_aggregations().items():
-            body = as_json({"size": 0, "aggs": {"a": aggregation}})
-            with ThreadPoolExecutor(2) as threads:
-                answers = list(threads.map(lambda _, body=body: answer_with_headers(service, path, body), range(2)))
-            found[name] = dict(Counter(status for status, *_ in answers))
-            # The engine's circuit breaker is a 429, and the engine stays up.
-            assert set(found[name]) <= {200, 400, 429, 503}, (name, answers)
-            assert answers_at(process.url), f"the engine did not survive {name}"
-        record("statuses", found)
-        assert any(429 in statuses for statuses in found.values())
-        path, body = ordinary(1)
-        deadline = time.monotonic() + 60.0
-        while (status := answer_with_headers(service, path, body)[0]) != 200 and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert status == 200, "ordinary searches are answered again"
 
 
 # --- requests that are not well formed, or not from here
