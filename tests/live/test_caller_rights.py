@@ -365,7 +365,8 @@ def test_who_is_refused_gets_the_engines_own_words(guarded: Guarded) -> None:
             if answer.status == 200 and "_msearch" in RERANKED[name].path:
                 told = [one["status"] for one in answer.value["responses"]]
             assert set(told) == {status}, (user, name, answer)
-            assert arrived[-1].target == RERANKED[name].path
+            # Others may be the service's own jobs, which it does at any time.
+            assert RERANKED[name].path in {one.target for one in arrived}
         if status == 401 and guarded.kind == "elasticsearch":
             assert "Basic" in answer.headers["www-authenticate"]
 
