@@ -77,7 +77,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 
 REMOVED_COMMANDS: Final[dict[str, str]] = {
-    "links": "`ssi train --links` learns from the texts of linking documents; PageRank gained nothing (docs/figures)",
+    "links": "`ssi train --links` learns from the texts of linking documents, which gain more than PageRank",
     "inverted": "`ssi reproduce` has the systems of the papers",
     "words dice": "`ssi words similar` lists the words that a model relates",
     "words synonyms": "impacts (docs/guide/impacts.md) let the engine find related words, and rank better",

@@ -296,12 +296,20 @@ def _check_rights(engine: Engine, settings: ServiceSettings, *, is_open: bool) -
             "--proxy passes on the credentials of callers, and AWS signatures are made for one host name: callers of "
             "this service have none for the engine. Let them use POST /search, and leave out --proxy"
         )
-    if is_open or is_loopback(settings.host) or not asyncio.run(answers_anybody(url, how)):
+    if is_open or is_loopback(settings.host):
         return
-    raise ConfigError(
-        f"the engine asks nobody for credentials: all who reach {settings.host}:{settings.port} could read all its "
-        "indexes. Switch on the engine's security, listen on a loopback address, or say --open if that is meant"
-    )
+    answers = asyncio.run(answers_anybody(url, how))
+    if answers is None:
+        raise ConfigError(
+            f"the engine does not answer, so it is unknown whether it asks the clients of {settings.host}:"
+            f"{settings.port} for credentials: start the service when the engine runs, or give --open"
+        )
+    if answers:
+        raise ConfigError(
+            f"the engine asks nobody for credentials: every client that reaches {settings.host}:{settings.port} could "
+            "read all its indexes. Switch on the engine's security, listen on a loopback address, or give --open to "
+            "allow this"
+        )
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:

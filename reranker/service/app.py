@@ -244,33 +244,11 @@ class AdmissionControl:
 
     async def _body(self, receive: Receive, most: int, client: str) -> bytes:
         """Return the whole body. If it is refused, release the bytes counted for it."""
-        state = self._state
-        chunks: list[bytes] = []
-        held = 0
-        try:
-            async with asyncio.timeout(self._limits.receive_timeout_s):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        # The server reports this both for a malformed (chunked) body and for a client that hung up.
-                        # The former gets this answer; the latter never sees it.
-                        raise ServiceError(400, "the body is incomplete or badly chunked", kind="broken_body")
-                    chunk, more = message.get("body", b""), message.get("more_body", False)
-                    held += len(chunk)
-                    state.hold(client, len(chunk))
-                    if held > most:
-                        raise _too_large(most)
-                    state.check_buffered(client)
-                    chunks.append(chunk)
-        except BaseException as error:
-            state.hold(client, -held)
-            if isinstance(error, TimeoutError):
-                raise ServiceError(
-                    408, f"the body did not arrive within {self._limits.receive_timeout_s:g} s"
-                ) from None
-            raise
-        return b"".join(chunks)
+        body, is_whole = await self._state.read_body(receive, most, client)
+        if not is_whole or len(body) > most:
+            self._state.hold(client, -len(body))
+            raise _too_large(most)
+        return body
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
         metrics, path = self._state.metrics, scope["path"]

@@ -8,7 +8,6 @@ who its client is (`STATED_BY_PROXIES`): an engine may trust them, and anybody c
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -44,7 +43,7 @@ OF_CONNECTION: Final = frozenset(
 """Headers that belong to one connection (RFC 9110, 7.6.1)."""
 STATED_BY_PROXIES: Final = ("forwarded", "x-forwarded-", "x-proxy-", "x-real-ip", "x-client-cert", "x-ssl-client-")
 """Beginnings of the headers by which a proxy states who its client is."""
-READING: Final[Mapping[str, frozenset[str]]] = {
+READING_APIS: Final[Mapping[str, frozenset[str]]] = {
     "POST": frozenset(
         {
             "_analyze",
@@ -163,7 +162,7 @@ class Forwarder:
             except (aiohttp.ClientError, TimeoutError) as error:
                 if start is None:
                     raise
-                raise ServiceError(502, "the search engine's answer breaks off", kind="engine_error") from error
+                raise _broken_off() from error
             if start is not None:
                 await send(start)
             await send({"type": "http.response.body", "body": bytes(held), "more_body": False})
@@ -171,13 +170,15 @@ class Forwarder:
     async def ask(self, scope: Scope, body: bytes) -> EngineAnswer:
         """Return the answer to a request with another body; raises as `pass_on`, and 502 for an endless answer."""
         async with self._asked(scope, body, plain=True) as answer:
-            parts, size = [], 0
-            async for piece in answer.content.iter_chunked(PIECE_BYTES):
-                size += len(piece)
-                if size > MOST_READ_BYTES:
-                    raise ServiceError(502, "the search engine's answer is too large", kind="engine_error")
-                parts.append(piece)
-            return EngineAnswer(answer.status, _answer_headers(answer), b"".join(parts))
+            content = bytearray()
+            try:
+                async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                    content += piece
+                    if len(content) > MOST_READ_BYTES:
+                        raise ServiceError(502, "the search engine's answer is too large", kind="engine_error")
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise _broken_off() from error
+            return EngineAnswer(answer.status, _answer_headers(answer), bytes(content))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -275,8 +276,12 @@ async def _noting(body: AsyncIterator[bytes], faults: list[ServiceError]) -> Asy
         raise
 
 
+def _broken_off() -> ServiceError:
+    return ServiceError(502, "the search engine's answer breaks off", kind="engine_error")
+
+
 def _answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer but those of its connection."""
+    """Return the headers of an answer, except those of its connection."""
     return [(name.lower(), value) for name, value in answer.raw_headers if name.decode().lower() not in OF_CONNECTION]
 
 
@@ -305,7 +310,7 @@ def is_reading(method: str, path: bytes) -> bool:
     """Return whether a request only reads: GET and HEAD, and the listed APIs of POST and DELETE."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return True
-    api, listed = api_of(path)[1], READING.get(method, frozenset())
+    api, listed = api_of(path)[1], READING_APIS.get(method, frozenset())
     return api in listed or f"{api.rpartition('/')[0]}/{{id}}" in listed
 
 
@@ -323,8 +328,8 @@ def address_of(engine: Engine) -> tuple[str, EngineSettings]:
     return engine.address
 
 
-async def answers_anybody(url: str, settings: EngineSettings) -> bool:
-    """Return whether an engine answers a search without credentials; False if it cannot be reached."""
+async def answers_anybody(url: str, settings: EngineSettings) -> bool | None:
+    """Return whether an engine answers a search without credentials; None if it does not answer at all."""
     forwarder = Forwarder(url, settings)
     scope: dict[str, Any] = {
         "method": "GET",
@@ -334,8 +339,8 @@ async def answers_anybody(url: str, settings: EngineSettings) -> bool:
         "headers": [],
     }
     try:
-        with suppress(ServiceError, asyncio.TimeoutError):
+        with suppress(ServiceError):
             return (await forwarder.ask(scope, b"")).status < 400
-        return False
+        return None
     finally:
         await forwarder.close()

@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
+from starlette.types import Receive
 
 from reranker.deadline import Deadline
 from reranker.errors import (
@@ -242,6 +243,21 @@ _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A JSON string, terminated or not. Possessive quantifiers, and it always matches: time is linear in the bytes."""
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+
+
+async def next_piece(receive: Receive) -> tuple[bytes, bool]:
+    """Return the next piece of a body, and whether more may come; `ServiceError` 400 if it breaks off."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        # The server reports this both for a malformed (chunked) body and for a client that hung up. The former gets
+        # this answer; the latter never sees it.
+        raise ServiceError(400, "the body is incomplete or badly chunked", kind="broken_body")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def too_slow(limit_s: float) -> ServiceError:
+    """Return the error for a body, or a piece of one, that does not arrive within a number of seconds."""
+    return ServiceError(408, f"the body did not arrive within {limit_s:g} s")
 
 
 def check_size(body: bytes, limits: Limits) -> None:

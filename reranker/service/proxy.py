@@ -46,7 +46,9 @@ from reranker.service.http import (
     asks_for_page,
     decoded_json,
     error_response,
+    next_piece,
     of_error,
+    too_slow,
 )
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
@@ -402,7 +404,7 @@ class EngineProxy:
         if not self._forwards_all and not is_reading(method, path):
             raise ServiceError(
                 403,
-                "this service passes on requests that read, and this is none of them: send it to the engine itself, "
+                "this service passes on only requests that read, and this one does not: send it to the engine itself, "
                 "or start the service with --forward all",
                 kind="not_forwarded",
             )
@@ -414,8 +416,9 @@ class EngineProxy:
             await self._pass_on(scope, receive, send, b"", is_whole=not has_body)
             return
         context: RequestContext = scope[CONTEXT_KEY]
-        context.client = context.client or "engine"
-        begun, is_whole = await self._begun(receive, context.client) if has_body else (b"", True)
+        begun, is_whole = b"", True
+        if has_body:
+            begun, is_whole = await self._state.read_body(receive, MOST_READ, context.client)
         try:
             plain = _plain(begun, headers.get(b"content-encoding", b"")) if is_whole else None
             params = _params(scope.get("query_string", b""))
@@ -459,28 +462,6 @@ class EngineProxy:
             state.metrics.searches.labels(FORWARDED).inc()
             state.metrics.day.note_search(scope[CONTEXT_KEY].deadline.spent_s, fallback=False)
 
-    async def _begun(self, receive: Receive, client: str) -> tuple[bytes, bool]:
-        """Return the first `MOST_READ` bytes of a body or somewhat more, and whether they are all of it.
-
-        The bytes are counted as held by the client.
-        """
-        parts: list[bytes] = []
-        held, more = 0, True
-        try:
-            async with asyncio.timeout(self._state.settings.limits.receive_timeout_s):
-                while more and held <= MOST_READ:
-                    piece, more = await _next_piece(receive)
-                    held += len(piece)
-                    self._state.hold(client, len(piece))
-                    self._state.check_buffered(client)
-                    parts.append(piece)
-        except BaseException as error:
-            self._state.hold(client, -held)
-            if isinstance(error, TimeoutError):
-                raise _too_slow(self._state.settings.limits.receive_timeout_s) from None
-            raise
-        return b"".join(parts), not more
-
     async def _pieces(self, begun: bytes, receive: Receive, read: asyncio.Event) -> AsyncIterator[bytes]:
         """Yield a body whose beginning has been read; `ServiceError` 408 if its next piece does not come in time.
 
@@ -493,9 +474,9 @@ class EngineProxy:
         while more:
             try:
                 async with asyncio.timeout(limit_s):
-                    piece, more = await _next_piece(receive)
+                    piece, more = await next_piece(receive)
             except TimeoutError:
-                raise _too_slow(limit_s) from None
+                raise too_slow(limit_s) from None
             if not more:
                 read.set()
             if piece:
@@ -602,7 +583,7 @@ class EngineProxy:
             told = await self._forwarder.ask(scope, b"".join(part + b"\n" for pair in rest for part in pair))
             parts = _responses(told, len(rest))
             if parts is None:
-                return Reranked(Response(told.content, told.status, media_type="application/json"), ())
+                return Reranked(_own_answer(told), ())
             others = iter(parts)
         answers = [encode(next(others)) if answer is None else answer[0] for answer in found]
         took = round((time.perf_counter() - started) * 1000.0)
@@ -634,6 +615,14 @@ def _header(line: bytes, index: str, params: Mapping[str, str]) -> tuple[str, di
     return name, {**params, **options}
 
 
+def _own_answer(told: EngineAnswer) -> Response:
+    """Return an answer of the engine as it is."""
+    response = Response(told.content, told.status)
+    own = [(name, value) for name, value in told.headers if name != b"content-length"]
+    response.raw_headers = [*own, (b"content-length", b"%d" % len(told.content))]
+    return response
+
+
 def _responses(told: EngineAnswer, n: int) -> list[Mapping[str, Any]] | None:
     """Return the answers in the engine's answer to ``_msearch``; None if they are not as many as were asked."""
     try:
@@ -646,9 +635,9 @@ def _responses(told: EngineAnswer, n: int) -> list[Mapping[str, Any]] | None:
 
 @asynccontextmanager
 async def _while_connected(receive: Receive, read: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """End what is done here when the client hangs up, so that the engine does not go on for nobody.
+    """Cancel the block when the client hangs up, so that the engine does not go on with its request.
 
-    ``read`` says that the client's body is read. The event that is yielded says that the client has gone.
+    ``read`` is set once the client's body is read. The event that is yielded is set once the client has gone.
     """
     task, gone = cast("asyncio.Task[Any]", asyncio.current_task()), asyncio.Event()
 
@@ -667,18 +656,6 @@ async def _while_connected(receive: Receive, read: asyncio.Event) -> AsyncIterat
             raise
     finally:
         watching.cancel()
-
-
-async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
-    """Return the next piece of a body, and whether more may come; `ServiceError` 400 if it breaks off."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ServiceError(400, "the body is incomplete or badly chunked", kind="broken_body")
-    return message.get("body", b""), message.get("more_body", False)
-
-
-def _too_slow(limit_s: float) -> ServiceError:
-    return ServiceError(408, f"the body did not arrive within {limit_s:g} s")
 
 
 def _plain(body: bytes, encoding: bytes) -> bytes | None:

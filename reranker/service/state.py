@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
+from starlette.types import Receive
 
 from reranker.deadline import Deadline
 from reranker.engines.protocol import Engine
@@ -21,7 +22,7 @@ from reranker.engines.wire import own_rights, quoted
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing
 from reranker.service.auth import ApiKeys
 from reranker.service.forward import Forwarder
-from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
+from reranker.service.http import ErrorShape, RequestContext, ServiceError, next_piece, of_error, too_slow
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
@@ -348,6 +349,30 @@ class ServiceState:
         most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
         if self.buffered_bytes > limits.max_buffered_bytes or self.buffered_of[client] > most_of_one:
             raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
+
+    async def read_body(self, receive: Receive, most: int, client: str) -> tuple[bytes, bool]:
+        """Return the first ``most`` bytes of a body or somewhat more, and whether they are all of it.
+
+        The bytes are counted as held by the client, but not after an error. Raises `ServiceError` 400 if the body
+        breaks off, 408 if it does not arrive in time, and the errors of `check_buffered`.
+        """
+        pieces: list[bytes] = []
+        held, more, limit_s = 0, True, self.settings.limits.receive_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while more and held <= most:
+                    piece, more = await next_piece(receive)
+                    held += len(piece)
+                    self.hold(client, len(piece))
+                    if held <= most:
+                        self.check_buffered(client)
+                    pieces.append(piece)
+        except BaseException as error:
+            self.hold(client, -held)
+            if isinstance(error, TimeoutError):
+                raise too_slow(limit_s) from None
+            raise
+        return b"".join(pieces), not more
 
     def admit(self, client: str, number: int) -> None:
         """Count requests of a client that start (1) or end (-1)."""

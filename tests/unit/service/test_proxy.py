@@ -6,6 +6,8 @@ import gzip
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,19 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reranker.cli.serve import _check_rights
 from reranker.engines import open_engine
 from reranker.engines.language import BODY_KEYS
 from reranker.engines.protocol import Capabilities
 from reranker.engines.settings import EngineSettings
-from reranker.errors import EngineRejected, EngineUnavailable, IndexMissing, Unsupported
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, IndexMissing, Unsupported
 from reranker.rerank import Reranker
 from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key, presented_key
 from reranker.service.forward import api_of, is_reading
 from reranker.service.proxy import MOST_READ, ClientSearch, read_search, take_text
+from reranker.service.settings import ServiceSettings
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import PATIENT, client_of, service_over, small_index
@@ -382,10 +386,13 @@ def test_several_searches_of_which_none_is_reranked_pass_through(client: Any, up
 
 
 def test_the_rest_of_several_searches_can_be_refused(client: Any, upstream: Upstream) -> None:
-    upstream.answer(403, {"error": "not for you"})
+    upstream.answer(401, {"error": "not for you"}, **{"WWW-Authenticate": "Basic"})
     content = f"{{}}\n{json.dumps(BODY)}\n{{}}\n{{}}\n"
     answer = client.post("/docs/_msearch", content=content)
-    assert (answer.status_code, answer.json()) == (403, {"error": "not for you"})
+    assert (answer.status_code, answer.json()) == (401, {"error": "not for you"})
+    assert answer.headers["www-authenticate"] == "Basic"
+    upstream.reply = lambda request: Reply(200, b"x" * 1_000, cut=True)
+    assert client.post("/docs/_msearch", content=content).status_code == 502
 
 
 def test_an_empty_line_is_a_header_without_options(client: Any) -> None:
@@ -630,6 +637,24 @@ def test_requests_for_a_caller_have_the_callers_credentials_and_no_others(
             used = {request.headers["authorization"] for request in upstream.requests}
             assert used == {"Basic c2VydmljZTpzZWNyZXQ="}, "the service's own door has the service's rights"
         engine.close()
+
+
+def test_a_public_address_needs_an_engine_that_asks_for_credentials(upstream: Upstream) -> None:
+    settings = ServiceSettings(index="docs", proxy=True, host="0.0.0.0", without_keys=True)
+
+    def check(url: str, settings: ServiceSettings, *, is_open: bool = False) -> None:
+        with closing(open_engine(f"opensearch:{url}", EngineSettings(user="service", password="secret"))) as engine:
+            _check_rights(engine, settings, is_open=is_open)
+
+    with pytest.raises(ConfigError, match="asks nobody for credentials"):
+        check(upstream.url, settings)
+    assert "authorization" not in upstream.requests[0].headers
+    check(upstream.url, settings, is_open=True)
+    check(upstream.url, replace(settings, host="127.0.0.1"))
+    with pytest.raises(ConfigError, match="does not answer"):
+        check("http://127.0.0.1:9", settings)
+    upstream.answer(401, {"error": "who are you?"})
+    check(upstream.url, settings)
 
 
 def test_headers_by_which_proxies_name_their_clients_are_left_out(
