@@ -1,4 +1,4 @@
-"""How much there is of what makes a program hard to learn. The numbers may only fall.
+"""Budgets for lines of code, options, routes and classes of errors. They may only fall.
 
 A change that raises a number edits it here, so that it is seen. A number that has fallen is lowered here too, so that
 what was gained is kept: each must be within `SLACK` of its budget.

@@ -132,7 +132,7 @@ _VARIABLE = re.compile(rf"\{{\{{([A-Za-z_]\w*)(\?|=((?:[^}}]|}}(?!}}))*?))((?:{_
 
 
 class _Rule(NamedTuple):
-    """Which values a variable may have."""
+    """The values that a variable may have."""
 
     low: float = -math.inf
     high: float = math.inf

@@ -1,4 +1,4 @@
-"""Route ``/admin/status``: what an operator looks at, for the page ``/operate``. It needs a key with role ``admin``.
+"""Route ``/admin/status``: the state of the service, for the page ``/operate``. It needs a key with role ``admin``.
 
 It only reads: `ssi promote`, `ssi rollback`, `ssi drift` and `ssi clicks doctor` are commands.
 """

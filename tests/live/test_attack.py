@@ -133,9 +133,9 @@ ROUTES: dict[str, Callable[[str, dict[str, Any]], Sent]] = {
 
 
 def check_same(own: Told, ours: Told, asked: object) -> None:
-    """Check that an answer is the engine's own, or differs by the order of the hits alone."""
+    """Check that an answer is the engine's own, or differs only by the order of the hits."""
     if b"circuit_breaking_exception" in own.content + ours.content:
-        return  # the engine compiles only so many scripts in a time, whoever sends them
+        return  # the engine limits how many scripts it compiles in a minute, for all clients together
     if ours.status == 404 and ours.value["error"] == {"type": "not_found", "message": "not found"}:
         assert own.status in (400, 404, 405), "neither the service nor the engine has such a path"
         return

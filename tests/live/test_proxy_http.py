@@ -176,7 +176,7 @@ def test_a_client_that_hangs_up_ends_the_answer_of_the_engine(line: Line) -> Non
     connection = line.raw(head("GET", "/test/_mapping"))
     assert connection.recv(1000)
     connection.close()
-    until(lambda: [one.target for one in line.hop.broken] == ["/test/_mapping"], "the engine is told")
+    until(lambda: [one.target for one in line.hop.broken] == ["/test/_mapping"], "the end of the engine's request")
 
 
 def test_hanging_up_takes_no_place_from_others(line: Line) -> None:
@@ -344,7 +344,7 @@ TWICE = [
     ("a name with a space", ["Content-Length: 2", "Transfer-Encoding : chunked"], CHUNK),
     ("a name with an underscore", ["Content-Length: 2", "Transfer_Encoding: chunked"], b"{}"),
     ("the encoding named by Connection", ["Content-Length: 2", "Connection: content-length"], b"{}"),
-    ("a line feed alone", ["Content-Length: 2", "X-A: a\nTransfer-Encoding: chunked"], CHUNK),
+    ("only a line feed", ["Content-Length: 2", "X-A: a\nTransfer-Encoding: chunked"], CHUNK),
     ("a folded line", ["Content-Length: 2", "X-A: a\r\n Transfer-Encoding: chunked"], b"{}"),
 ]
 

@@ -118,9 +118,9 @@ def test_a_query_alone_has_the_bits_that_it_has_in_a_batch(name: str, batch: lis
     model, texts = MODELS[name], [" ".join(words) for words in batch]
     together = model.encode_queries(texts)
     for place, text in enumerate(texts):
-        alone, same = model.encode_queries([text]), together.part([place])
-        assert alone.vectors.tobytes() == same.vectors.tobytes()
-        for own, other in ((alone.rows, same.rows), (alone.learned_rows, same.learned_rows)):
+        single, same = model.encode_queries([text]), together.part([place])
+        assert single.vectors.tobytes() == same.vectors.tobytes()
+        for own, other in ((single.rows, same.rows), (single.learned_rows, same.learned_rows)):
             assert own.shape == other.shape
             assert own.dtype == np.float32
             assert own.indices.tolist() == other.indices.tolist()

@@ -40,7 +40,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
     """A multi-dictionary may have a name several times."""
     length: int | None = None
-    """The content length that is told to a HEAD request; None: that of the content."""
+    """The content length in the answer to a HEAD request; None: that of the content."""
     cut: bool = False
     """Whether the connection ends after half of the content."""
     chunked: bool = False
