@@ -49,6 +49,9 @@ class FaultyHttp:
         self.share = share
         self.injected: Counter[str] = Counter()
         self.requests = 0
+        self.held_path = ""
+        """Requests of this path wait in the proxy until `released` is set."""
+        self.held, self.released = threading.Event(), threading.Event()
         self._rng, self._lock = rng, threading.Lock()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -89,7 +92,11 @@ def _handler(proxy: FaultyHttp) -> type[BaseHTTPRequestHandler]:  # noqa: C901 -
 
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = proxy.draw(self.path.partition("?")[0])
+            path = self.path.partition("?")[0]
+            if path == proxy.held_path:
+                proxy.held.set()
+                proxy.released.wait(120)
+            fault = proxy.draw(path)
             if fault in ("429", "503"):
                 self._refuse(int(fault))
                 return

@@ -275,16 +275,21 @@ def test_killed_renewals_end_with_the_vectors_of_the_present_texts(
 def test_two_syncs_at_once_end_with_all_documents_right(
     engine: Engine, index: str, model: RankingModel, model_path: Path
 ) -> None:
+    parts = urlsplit(engine.spec.partition(":")[2])
     runs = Runs()
     writer = Writer(engine, index, seeded_rng(8))
     writer.fill(N_DOCUMENTS)
-    with writer:
-        both = [start("revectorize", engine.spec, index, model_path) for _ in range(2)]
-        time.sleep(1)
-    reports = [end(process, runs) for process in both]
+    with FaultyHttp(str(parts.hostname), parts.port or 0, seeded_rng(9), 0.0) as proxy, writer:
+        # The slow one has read before the quick one writes, and writes after it: its first bulk request conflicts.
+        proxy.held_path = f"/{index}/_bulk"
+        slow = start("revectorize", f"{engine.capabilities().kind}:{proxy.url}", index, model_path)
+        assert proxy.held.wait(60)
+        quick = end(start("revectorize", engine.spec, index, model_path), runs)
+        proxy.released.set()
+        late = end(slow, runs)
     assert writer.error is None
-    assert [report["stopped"] for report in reports] == [None, None]
-    assert sum(report["conflicts"] for report in reports) > 0, "they never met"
+    assert [quick["stopped"], late["stopped"]] == [None, None]
+    assert late["conflicts"] > 0
     # What was written after a pass had read it is left to the next sync.
     end(start("revectorize", engine.spec, index, model_path), runs)
     check_all(engine, index, model, writer.expected)
