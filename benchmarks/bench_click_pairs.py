@@ -135,7 +135,7 @@ def scan(log: ClickLog) -> int:
 def child(job: str, folder: Path, memory_mb: int, threads: int | None, work: Path) -> dict[str, Any]:
     """Do one job in this process, and return its figures."""
     log = ClickLog(folder)
-    resources = Resources(threads=threads, memory_mb=memory_mb, folder=work)
+    resources = Resources(threads=threads, memory_mb=memory_mb)
     start_s, counts = 0.0, {}
     if job == "spark":
         start_s = _start_spark(threads, memory_mb)
@@ -186,7 +186,8 @@ def measure(job: str, folder: Path, arguments: argparse.Namespace) -> dict[str, 
             str(arguments.memory),
         ]
         command += ["--threads", str(arguments.threads)] if arguments.threads else []
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environment = {**os.environ, "TMPDIR": work}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         peak = [0]
         watcher = threading.Thread(target=_watch, args=(process.pid, peak), daemon=True)
         watcher.start()

@@ -296,7 +296,7 @@ REMOTE = tuple(
 """What is asked of an engine over HTTP; it finds nothing."""
 
 UBI = "logs/ubi_queries.ndjson logs/ubi_events.ndjson.gz"
-PAIRS = "clicks pairs logs/clicks.jsonl --threads 1"
+PAIRS = "clicks pairs logs/clicks.jsonl"
 STRATEGIES = (
     "last-clicked-above-skipped",
     "clicked-over-unclicked",
@@ -340,9 +340,8 @@ CLICKS = (
     *(
         Step(
             f"clicks pairs options {backend}",
-            f"clicks pairs clicks --threads 1 --backend {backend} "
-            "--strategy clicked-over-unclicked --above-only --min-dwell 2 --every-time --user-cap 2 --document-cap 3 "
-            "--network-cap 2 --propensities propensities-em.json --clip 4 --no-robots --since 2025-06-02 "
+            f"clicks pairs clicks --backend {backend} --strategy clicked-over-unclicked --min-dwell 2 "
+            "--network-cap 2 --propensities propensities-em.json --since 2025-06-02 "
             f"--out {backend}.parquet",
             (f"{backend}.parquet",),
         )
@@ -351,16 +350,14 @@ CLICKS = (
     *(
         Step(
             f"clicks export {form}",
-            f"clicks export logs/clicks.jsonl --to {form} --threads 1 --out exported.{form} {more} --json",
+            f"clicks export logs/clicks.jsonl --to {form} --out exported.{form} {more} --json",
             (f"exported.{form}",),
         )
         for form, more in (
             ("trec", ""),
-            ("letor", "--by pairs"),
+            ("letor", ""),
             ("srw", "--propensities propensities-em.json"),
             ("quepid", "--min-people 2"),
-            ("parquet", ""),
-            ("tsv", "--strategy clicked-over-next"),
         )
     ),
     Step("clicks forget", "clicks forget u7 --log clicks --key logs/key --json", ("clicks",)),
@@ -375,7 +372,7 @@ RETRAINING = (
     Step("shop", f"index made/docs.jsonl {SHOP} --model models/links --json"),
     Step(
         "retrain plan",
-        f"{RETRAIN} --dry-run --size-study --links made/links_train.tsv --judgments "
+        f"{RETRAIN} --dry-run --links made/links_train.tsv --judgments "
         "made/qrels_train.tsv --query-file made/queries.tsv --report plan.html --json",
         ("plan.html",),
     ),

@@ -157,7 +157,7 @@ def stated_pairs(shown: Sequence[Impression], strategy: str) -> Stated:
 def stated_by(shown: Sequence[Impression], strategy: str) -> list[tuple[Impression, list[tuple[str, str]]]]:
     """Return each list with its (better, worse) documents, by the SQL that the product uses for the strategy."""
     rows = [{"query_id": place, **asdict(one)} for place, listed in enumerate(shown) for one in listed.shown]
-    text = sql_text(strategy.replace("-", "_"), above_only="FALSE", last_by_time="FALSE")
+    text = sql_text(strategy.replace("-", "_"))
     found: list[tuple[Impression, list[tuple[str, str]]]] = [(one, []) for one in shown]
     with duckdb.connect() as database:
         database.register("clicked_impressions", pyarrow_module().Table.from_pylist(rows))

@@ -42,9 +42,6 @@ IMPACT_MODES: tuple[ImpactMode, ...] = get_args(ImpactMode)
 IMPACT_BOOST = 8.0
 """Weight of impacts next to the body's own score. They contain a tuned lexical score already, so that they decide the
 order. Chosen on validation queries of nfcorpus (`benchmarks/served.py`)."""
-SIMULATED_USERS = ("position-based", "cascade", "dbn")
-"""Users of ``ssi clicks simulate``: they examine a rank with a fixed probability, go down the list until their first
-click, or go down it until they are satisfied or give up."""
 SIMULATED_IMPRESSIONS = 5_000
 MAX_KEYWORDS = 1000
 """Maximum K of ``keywords:K``."""

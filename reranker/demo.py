@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.simulator import POPULARITY, LogPlan, ResultPages, simulate, tables_of, users_of
-from reranker.config import SIMULATED_USERS
+from reranker.clicks.simulator import STEEPNESS, PositionBased, ResultPages, simulate, tables_of, week_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import GateRefused, InputError
 from reranker.evaluation import IdPair, PairedTest, evaluate_run, paired_test, standard_error
@@ -403,7 +402,7 @@ N_SHOWN = 3
 N_PAIRS = 4
 N_ASKED, N_CHANGES = 100, 3
 """Number of questions that simulated people ask, and of those that are shown as changed."""
-WEEK = LogPlan(3_000, users=750, popularity=POPULARITY, randomised=0.1, days=7)
+WEEK = week_of(3_000, people=750)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 Indexing = Callable[[Engine, str, DemoFiles, RankingModel, Progress], None]
@@ -652,7 +651,7 @@ class Demo:
         grades: Mapping[str, Mapping[str, float]],
     ) -> WeekOfClicks:
         shown = ResultPages.of(pages)
-        users = users_of(SIMULATED_USERS[0], shown.rankings.shape[1])
+        users = PositionBased.power(shown.rankings.shape[1], STEEPNESS)
         rng = np.random.default_rng(self._seed)
         week = simulate(shown.rankings, shown.attraction_of_grades(grades), users, WEEK, rng)
         log = ClickLog(self.places.clicks, create=True)

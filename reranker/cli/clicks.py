@@ -15,23 +15,22 @@ from rich.markup import escape
 from reranker.cli import common
 from reranker.cli.common import FILE, PATH
 from reranker.cli.pair_options import (
+    LOG_FORMATS,
     METHODS,
     STRATEGY_LINES,
-    computing_options,
-    format_option,
+    impression_options,
     key_option,
     log_arguments,
     log_option,
     opened_log,
     pair_config,
     pair_options,
-    rejects_option,
     summary_lines,
-    ubi_indexes_options,
+    time_range,
 )
 from reranker.clicks.exports import EXPORTS
-from reranker.clicks.pairs import PairConfig
-from reranker.config import SIMULATED_IMPRESSIONS, SIMULATED_USERS
+from reranker.clicks.pairs import Computing, Resources
+from reranker.config import SIMULATED_IMPRESSIONS
 from reranker.errors import ConfigError, GateRefused, InputError, UnknownPerson
 
 if TYPE_CHECKING:
@@ -40,14 +39,6 @@ if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.engines import Engine
     from reranker.formats import RejectLog
-
-
-EXPORT_FORMS = {
-    **{name: export.summary for name, export in EXPORTS.items()},
-    "parquet": "pairs: query, better, worse, weight",
-    "tsv": "pairs as tab-separated text, with a header",
-}
-"""Values of ``--to`` of ``ssi clicks export``: name → description."""
 
 
 @click.group(
@@ -79,14 +70,21 @@ Examples:
 )
 @click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
 @log_option
-@format_option
+@click.option(
+    "--format",
+    "log_format",
+    type=click.Choice(LOG_FORMATS),
+    default="auto",
+    help="Format of raw log files; auto detects it from their first lines.",
+)
 @click.option(
     "--engine",
     "engine_spec",
     metavar="SPEC",
     help="Read the UBI indexes of elasticsearch:URL or opensearch:URL instead of files.",
 )
-@ubi_indexes_options
+@click.option("--queries-index", default="ubi_queries", metavar="NAME", help="UBI's index of queries.")
+@click.option("--events-index", default="ubi_events", metavar="NAME", help="UBI's index of events.")
 @click.option(
     "--since",
     metavar="TIME",
@@ -94,7 +92,9 @@ Examples:
 )
 @click.option("--until", metavar="TIME", help="With --engine: read rows up to this time.")
 @key_option
-@rejects_option
+@click.option(
+    "--rejects", type=PATH, metavar="FILE", help="Write position, reason and structure of rejected lines to this file."
+)
 @common.json_option
 def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, **options: Any) -> None:
     """Import log files, or the UBI indexes of an engine, into a click log.
@@ -263,7 +263,14 @@ Examples:
 )
 @common.model_option(required=False)
 @common.json_option
-def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
+def doctor(
+    logs: tuple[Path, ...],
+    engine_spec: str | None,
+    index: str | None,
+    picture: Path | None,
+    model_path: Path | None,
+    as_json: bool,
+) -> None:
     """Check a click log: ids, positions, missing rows, robots, coverage, click rate by rank, queries without success.
 
     Queries of at least 5 people that find nothing or get no click are listed with the nearest words: of the index, by
@@ -277,13 +284,13 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
-    with opened_log(options) as (log, sink):
+    with opened_log(logs) as (log, sink):
         engine = common.open_engine_of(engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
         if diagnosis.severity != "unsound":
             diagnosis = replace(diagnosis, findings=(*diagnosis.findings, propensity_finding(log)))
-    if options["model_path"] is not None:
-        diagnosis = replace(diagnosis, failed=_with_index_words(diagnosis.failed, options["model_path"], engine))
+    if model_path is not None:
+        diagnosis = replace(diagnosis, failed=_with_index_words(diagnosis.failed, model_path, engine))
     if picture is not None:
         write_picture(diagnosis, picture)
     if as_json:
@@ -354,7 +361,7 @@ Examples:
     help="Write the propensities as JSON, for --propensities of `ssi clicks pairs`.",
 )
 @common.json_option
-def propensities(method: str, target: Path | None, as_json: bool, **options: Any) -> None:
+def propensities(logs: tuple[Path, ...], method: str, target: Path | None, as_json: bool) -> None:
     """Estimate the propensity of each rank: how often users examine it, relative to the rank examined most often.
 
     A click at a rank that is rarely examined is stronger evidence, so the weight of its pairs is 1 / propensity.
@@ -362,7 +369,7 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
     from reranker.clicks.propensities import count_log, estimate_propensities
     from reranker.files import write_file
 
-    with opened_log(options) as (log, sink):
+    with opened_log(logs) as (log, sink):
         counts = count_log(log)
     estimate = estimate_propensities(counts, method)
     if target is not None:
@@ -403,17 +410,23 @@ Examples:
 )
 @pair_options
 @common.json_option
-def pairs(target: Path, as_json: bool, **options: Any) -> None:
+def pairs(logs: tuple[Path, ...], target: Path, as_json: bool, **options: Any) -> None:
     """Turn clicks into preference pairs (query, better, worse, weight) for training.
 
-    The weight is the number of people whose clicks express the preference. Each person counts at most once, or as
-    often as --user-cap allows. The order of the log lines and repeated lines make no difference.
+    The weight is the number of people whose clicks express the preference. Each person counts at most once. Robots are
+    left out: they are detected by user agent, speed, number of clicks and repeated clicks on one document. The order of
+    the log lines and repeated lines make no difference.
     """
     from reranker.clicks.exports import write_tsv
     from reranker.clicks.pairs import make_pairs
 
-    config, computing = pair_config(options), computing_options(options)
-    with opened_log(options) as (log, sink), make_pairs(log, config, **computing) as table:
+    config, between = pair_config(options), time_range(options)
+    how: Computing = {
+        "backend": options["backend"],
+        "resources": Resources(memory_mb=options["memory_mb"], spark_master=options["spark_master"]),
+        **between,
+    }
+    with opened_log(logs) as (log, sink), make_pairs(log, config, **how) as table:
         if target.suffix.lower() == ".tsv":
             write_tsv(table.pairs(), target)
         else:
@@ -437,16 +450,16 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
 @clicks.command(
     "export",
     short_help="Export clicks as judgments for TREC, LETOR, Search Relevance Workbench and Quepid.",
-    epilog=summary_lines("Forms", EXPORT_FORMS, 9)
+    epilog=summary_lines("Forms", {name: export.summary for name, export in EXPORTS.items()}, 9)
     + """\b
 Examples:
   ssi clicks export clicks/ --to trec --out clicks.qrels
   ssi clicks export clicks/ --to srw --min-people 5 --propensities propensities.json --out judgements.json
-  ssi clicks export ubi_queries.ndjson ubi_events.ndjson --to quepid --by pairs --out ratings.csv
+  ssi clicks export ubi_queries.ndjson ubi_events.ndjson --to quepid --out ratings.csv
 """,
 )
 @log_arguments
-@click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="Format to write, see below.")
+@click.option("--to", "form", required=True, type=click.Choice(list(EXPORTS)), help="Format to write, see below.")
 @click.option(
     "--out",
     "target",
@@ -455,59 +468,34 @@ Examples:
     help="File to write. trec also writes FILE.queries.tsv with the query texts.",
 )
 @click.option(
-    "--by",
-    "basis",
-    type=click.Choice(["clicks", "pairs"]),
-    default="clicks",
-    help="Source of the grades. clicks: clicks per examination of the document. pairs: the share of the weight of "
-    "its pairs in which the document is the better one.",
-)
-@click.option(
     "--min-people",
     type=click.IntRange(1),
     default=1,
-    help="With --by clicks: number of people to whom a document must have been shown.",
+    help="Number of people to whom a document must have been shown.",
 )
-@click.option("--max-grade", type=click.IntRange(1), help="Highest grade.  [default: depends on --to]")
-@pair_options
+@impression_options
 @common.json_option
-def export(as_json: bool, **options: Any) -> None:
-    """Export clicks as judgments for other tools, or as pairs.
+def export(logs: tuple[Path, ...], form: str, target: Path, min_people: int, as_json: bool, **options: Any) -> None:
+    """Export clicks as judgments for other tools.
 
     The judgment of a document is the number of people who clicked it, divided by the number of people who examined it.
     With --propensities, a person to whom it was shown at rank r counts as the propensity of r in the divisor. The grade
     is this share times the highest grade.
     """
-    config, form, target = pair_config(options), options["form"], options["target"]
-    if form not in EXPORTS and options["max_grade"] is not None:
-        raise ConfigError(f"--max-grade has no effect with --to {form}: pairs have weights; leave it out")
-    queries = target.with_name(target.name + ".queries.tsv") if form in EXPORTS and EXPORTS[form].query_file else None
-    with opened_log(options) as (log, sink):
-        count = _write_export(log, config, queries, options)
+    from reranker.clicks.exports import judgements_of_ratings, write_judgements
+    from reranker.clicks.pairs import ratings
+
+    config, between = pair_config(options), time_range(options)
+    queries = target.with_name(target.name + ".queries.tsv") if EXPORTS[form].query_file else None
+    with opened_log(logs) as (log, sink):
+        judgements = judgements_of_ratings(ratings(log, config, **between), min_people)
+        count = write_judgements(judgements, target, form, queries=queries)
     if as_json:
         common.print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})
     else:
         query_texts = f", query texts to {queries}" if queries else ""
         common.out().print(f"{count:,} rows written to {target}{query_texts}")
     common.end_with_accounts(sink.account())
-
-
-def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, options: dict[str, Any]) -> int:
-    """Write the file, and the file of query texts if the format has one. Return the number of rows."""
-    from reranker.clicks import exports
-    from reranker.clicks.pairs import make_pairs, ratings
-
-    form, target, computing = options["form"], options["target"], computing_options(options)
-    if form in EXPORTS and options["basis"] == "clicks":
-        judgements = exports.judgements_of_ratings(ratings(log, config, **computing), options["min_people"])
-        return exports.write_judgements(judgements, target, form, max_grade=options["max_grade"], queries=queries)
-    with make_pairs(log, config, **computing) as table:
-        if form == "parquet":
-            return table.write(target)
-        if form == "tsv":
-            return exports.write_tsv(table.pairs(), target)
-        judgements = exports.judgements_of_pairs(table.pairs())
-        return exports.write_judgements(judgements, target, form, max_grade=options["max_grade"], queries=queries)
 
 
 N_SHOWN = 10
@@ -549,18 +537,7 @@ Examples:
     default=SIMULATED_IMPRESSIONS,
     help="Number of result pages that people see.",
 )
-@click.option("--days", type=click.IntRange(1), default=7, help="Length of the log.")
 @click.option("--people", type=click.IntRange(1), help="Number of people.  [default: a quarter of --impressions]")
-@click.option(
-    "--users",
-    type=click.Choice(SIMULATED_USERS),
-    default=SIMULATED_USERS[0],
-    help="How people read a page. `position-based`: they look at rank k with probability k^-0.8; `cascade`: down to "
-    "their first click; `dbn`: down until a click satisfies them, or they give up.",
-)
-@click.option(
-    "--shuffled", type=click.FloatRange(0, 1), default=0.1, help="Share of the pages that are shown in random order."
-)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all random choices: equal seeds, equal rows.")
 @click.option(
     "--log", "log_folder", required=True, type=PATH, metavar="DIR", help="Folder of the click log, which is created."
@@ -576,7 +553,8 @@ def simulate_clicks(as_json: bool, **options: Any) -> None:
     """Simulate the clicks of a week on your own queries and index, to see what they would teach before you log any.
 
     Each query is searched once. People are shown its first 10 documents in the order of --model, or of the engine if no
-    model is given. Without --body, the text fields of the model are searched, or `title` and `text`. A query is asked
+    model is given; a tenth of the pages is shown in random order. They look at rank k with probability k^-0.8. Without
+    --body, the text fields of the model are searched, or `title` and `text`. A query is asked
     the more often, the earlier it stands in --query-file. The times of the log begin on 2026-01-01.
 
     nDCG@10 says how good the shown order is by the true attraction, each query as often as it was asked. Use the log
@@ -586,13 +564,14 @@ def simulate_clicks(as_json: bool, **options: Any) -> None:
 
     from reranker.clicks.log import DAY_MS, ClickLog
     from reranker.clicks.simulator import (
-        POPULARITY,
+        DAYS,
         START_MS,
-        LogPlan,
+        STEEPNESS,
+        PositionBased,
         ResultPages,
         simulate,
         tables_of,
-        users_of,
+        week_of,
     )
     from reranker.files import write_file
     from reranker.formats import RejectLog
@@ -603,17 +582,17 @@ def simulate_clicks(as_json: bool, **options: Any) -> None:
         ids = _queries_to_ask(options["query_file"], rejects)
         grades = _grades_of(options["qrels"], ids, rejects)
         lists = ResultPages.of(_shown_lists(engine, list(ids), options))
-    seed, n, days = options["seed"], options["impressions"], options["days"]
+    seed, n = options["seed"], options["impressions"]
     if grades is None:
         attraction = lists.drawn_attraction(np.random.default_rng([seed, 0]))
     else:
         attraction = lists.attraction_of_grades(grades)
-    plan = LogPlan(n, options["people"] or max(n // 4, 1), POPULARITY, options["shuffled"], days)
-    users = users_of(options["users"], lists.rankings.shape[1])
+    plan = week_of(n, options["people"] or max(n // 4, 1))
+    users = PositionBased.power(lists.rankings.shape[1], STEEPNESS)
     simulated = simulate(lists.rankings, attraction, users, plan, np.random.default_rng([seed, 1]))
     log = ClickLog(options["log_folder"], create=True)
     # The day of the import is stored, too: with a fixed one, equal seeds give equal bytes.
-    log.add([tables_of(simulated, lists.queries, lists.documents)], "simulated", now_ms=START_MS + (days + 1) * DAY_MS)
+    log.add([tables_of(simulated, lists.queries, lists.documents)], "simulated", now_ms=START_MS + (DAYS + 1) * DAY_MS)
     if options["truth"] is not None:
         names = list(ids.values())
         judged = lists.judgements(attraction)
@@ -627,7 +606,7 @@ def simulate_clicks(as_json: bool, **options: Any) -> None:
         "shuffled": int(simulated.randomised.sum()),
         "clicks": int(simulated.clicked.sum()),
         "people": len(np.unique(simulated.user)),
-        "days": days,
+        "days": DAYS,
         "queries": {"given": len(ids), "asked": int((asked > 0).sum()), "without_documents": without},
         "click_rate_by_rank": [round(rate, 4) for rate in simulated.click_rates.tolist()],
         "nDCG@10": round(lists.true_ndcg(attraction, asked), 4),

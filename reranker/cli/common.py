@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -31,7 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
-from reranker.cli.removed import refuse_removed_command, refuse_removed_value
+from reranker.cli.removed import refuse_removed, refuse_removed_command, refuse_removed_value
 from reranker.config import DEFAULT_ROUTE, IMPACT_BOOST, IMPACT_MODES, ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
@@ -92,15 +93,22 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command. The error for an unknown name suggests commands with a similar spelling."""
+        """Return the command. The error for an unknown name suggests commands with a similar spelling.
+
+        Raises `ConfigError` for a command, or an option of it, that was removed.
+        """
+        path = f"{self.name} {args[0]}" if ctx.parent else args[0]
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
         except click.UsageError as error:
-            refuse_removed_command(" ".join([*ctx.command_path.split()[1:], args[0]]))
+            refuse_removed_command(path)
             close = self._inside(ctx, args[0]) or difflib.get_close_matches(args[0], self.list_commands(ctx))
             if not close or args[0].startswith("-"):
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
+        given = takewhile(lambda arg: arg != "--", args[1:])
+        refuse_removed(path, (arg.partition("=")[0] for arg in given if arg.startswith("--")))
+        return found
 
     def _inside(self, ctx: click.Context, name: str) -> list[str]:
         """Return the commands of this name in the groups of this group, such as ``clicks doctor`` for ``doctor``."""

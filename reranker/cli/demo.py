@@ -185,7 +185,7 @@ def _relearn(engine: Engine, places: DemoFiles, log: ClickLog, pages: Mapping[st
     from reranker.retrain.settings import RetrainSettings
 
     train = TrainConfig(epochs=CLICK_EPOCHS)
-    settings = RetrainSettings(models=places.folder, dry_run=True, train=train, docs=places.documents)
+    settings = RetrainSettings(models=places.folder, dry_run=True, train=train)
     try:
         result = Retraining(engine, INDEX, log, settings).run()
     except (GateRefused, NothingToLearn) as error:

@@ -114,8 +114,6 @@ class ExpertCommand(click.Command):
             elif arg.startswith("--set="):
                 yield from self._as_option(arg.removeprefix("--set="))
             else:
-                if arg.startswith("--"):
-                    refuse_removed(self.name, [arg.partition("=")[0]])
                 yield arg
 
     def _as_option(self, setting: str) -> Iterator[str]:
@@ -128,7 +126,7 @@ class ExpertCommand(click.Command):
             )
         option = known.get(key)
         if option is None:
-            refuse_removed(self.name, [key])
+            refuse_removed(str(self.name), [key])
             shown = [option_key(one) for one in options_of(self) if not one.hidden]
             if key in shown:
                 raise click.UsageError(f"{key!r} is an option of its own: write --{key.replace('_', '-')}")

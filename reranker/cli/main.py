@@ -167,24 +167,27 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
         command = main.get_command(ctx, name)
         others = OTHER_MEANING.get(name, ())
         shared = {key: value for key, value in default.items() if name in called and key not in others}
-        tables[name] = _parameters(command, tables.get(name, {}), shared, path, f"{where}, table [{name}]")
+        tables[name] = _parameters(name, command, tables.get(name, {}), shared, path, f"{where}, table [{name}]")
     reject_unknown(tables.get("engine", {}).keys(), EngineSettings.keys(), f"{where}, table [engine]")
     return tables
 
 
 def _parameters(
-    command: click.Command | None, table: dict[str, Any], default: dict[str, Any], path: Path, where: str
+    name: str, command: click.Command | None, table: dict[str, Any], default: dict[str, Any], path: Path, where: str
 ) -> dict[str, Any]:
-    """Return a command's table by click's parameter names. A group's table holds one table for each of its commands."""
+    """Return a command's table by click's parameter names. A group's table holds one table for each of its commands.
+
+    ``name`` is the name of the command with that of its group, such as ``clicks pairs``.
+    """
     if isinstance(command, common.CommandGroup):
         reject_unknown(table.keys(), command.commands, where)
         return {
-            inner: _parameters(each, table.get(inner, {}), default, path, f"{where[:-1]}.{inner}]")
+            inner: _parameters(f"{name} {inner}", each, table.get(inner, {}), default, path, f"{where[:-1]}.{inner}]")
             for inner, each in command.commands.items()
             if isinstance(table.get(inner, {}), dict)
         }
     options = {common.option_key(option): option for option in common.options_of(command)} if command else {}
-    refuse_removed(command.name if command else None, table, where)
+    refuse_removed(name, table, where)
     reject_unknown(table.keys(), options.keys(), where)
     # One model of several is served: the folder of all of them takes the place of the model of the other commands.
     replaced = {"model"} if "models" in table else set()

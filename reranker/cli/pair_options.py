@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.clicks.pairs import BACKENDS, STRATEGIES, PairConfig, Resources
-from reranker.config import default_of, milliseconds
+from reranker.clicks.pairs import BACKENDS, STRATEGIES, Computing, PairConfig, Resources
+from reranker.config import milliseconds
 from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -32,24 +31,6 @@ METHODS = ("auto", "randomised", "harvest", "em", "rate")
 
 
 # Options and readers of several commands
-format_option = click.option(
-    "--format",
-    "log_format",
-    type=click.Choice(LOG_FORMATS),
-    default="auto",
-    help="Format of raw log files; auto detects it from their first lines.",
-)
-
-
-rejects_option = click.option(
-    "--rejects", type=PATH, metavar="FILE", help="Write position, reason and structure of rejected lines to this file."
-)
-
-
-ubi_indexes_options = common.all_of(
-    click.option("--queries-index", default="ubi_queries", metavar="NAME", help="UBI's index of queries."),
-    click.option("--events-index", default="ubi_events", metavar="NAME", help="UBI's index of events."),
-)
 
 
 def read_propensities(path: Path | None) -> Propensities | None:
@@ -64,9 +45,7 @@ def read_propensities(path: Path | None) -> Propensities | None:
         raise InputError(f"{str(path)!r} is not JSON: {error}", path=str(path)) from error
 
 
-log_arguments = common.all_of(
-    click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG..."), format_option, rejects_option
-)
+log_arguments = click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG...")
 
 
 log_option = click.option(
@@ -84,16 +63,29 @@ key_option = click.option(
 
 
 @contextmanager
-def opened_log(options: dict[str, Any]) -> Iterator[tuple[ClickLog, RejectLog]]:
+def opened_log(logs: Sequence[Path]) -> Iterator[tuple[ClickLog, RejectLog]]:
     """Open the click log of ``LOG...``, with the lines rejected in it, which are summarised on standard error."""
     from reranker.clicks.importing import open_logs
     from reranker.formats import RejectLog
 
-    with RejectLog(options["rejects"]) as sink:
-        log = open_logs(options["logs"], format=options["log_format"], rejects=sink)
+    with RejectLog() as sink:
+        log = open_logs(logs, rejects=sink)
         if sink.count:
             common.warn(sink.summary())
         yield log, sink
+
+
+impression_options = common.all_of(
+    click.option(
+        "--propensities",
+        "propensity_file",
+        type=PATH,
+        metavar="FILE",
+        help="Result of `ssi clicks propensities`: a click counts as 1 / propensity of its rank.",
+    ),
+    click.option("--since", metavar="TIME", help="Use impressions from this time on (2026-06-01 or ISO 8601)."),
+    click.option("--until", metavar="TIME", help="Use impressions before this time. Undated ones count as the oldest."),
+)
 
 
 pair_options = common.all_of(
@@ -102,15 +94,6 @@ pair_options = common.all_of(
         "strategy",
         type=click.Choice(list(STRATEGIES)),
         help="How clicks become preference pairs, see below.",
-    ),
-    common.setting(
-        PairConfig, "above_only", help="clicked-over-unclicked: compare only with documents at higher ranks."
-    ),
-    common.setting(
-        PairConfig,
-        "last_by_time",
-        help="last-clicked-above-skipped: the last event is the latest click, cart or purchase if times are known, "
-        "instead of the lowest one in the list, which needs no times.",
     ),
     common.setting(
         PairConfig,
@@ -122,85 +105,42 @@ pair_options = common.all_of(
     ),
     common.setting(
         PairConfig,
-        "once_a_session",
-        "--once-a-session/--every-time",
-        help="Count a pair once per session, or every time it was shown.",
-    ),
-    common.setting(
-        PairConfig,
-        "user_cap",
-        help="Maximum number of sessions of one person that count for a pair; 0: no cap, here and below.",
-    ),
-    common.setting(
-        PairConfig, "document_cap", help="Maximum weight of one person for one document of a query, in pairs."
-    ),
-    common.setting(PairConfig, "person_cap", help="Maximum weight of one person over all queries, in pairs."),
-    common.setting(
-        PairConfig,
         "network_cap",
-        help="Maximum weight of one network for one document of a query, in people; use 0 on an intranet.",
+        help="Maximum weight of one network for one document of a query, in people; 0, for an intranet: no maximum.",
     ),
     common.setting(PairConfig, "min_users", help="Minimum number of people whose clicks express a pair."),
-    click.option(
-        "--propensities",
-        "propensity_file",
-        type=PATH,
-        metavar="FILE",
-        help="Result of `ssi clicks propensities`: a pair has the weight 1 / propensity of the better document's rank.",
-    ),
-    common.setting(PairConfig, "clip", help="Maximum of 1 / propensity for one person's pair."),
-    click.option(
-        "--robots/--no-robots",
-        "judge_robots",
-        default=True,
-        help="Leave out robots, detected by user agent, speed, number of clicks and repeated clicks on one document.",
-    ),
-    click.option("--since", metavar="TIME", help="Use impressions from this time on (2026-06-01 or ISO 8601)."),
-    click.option("--until", metavar="TIME", help="Use impressions before this time. Undated ones count as the oldest."),
+    impression_options,
     click.option(
         "--backend",
         type=click.Choice(list(BACKENDS)),
         default="duckdb",
         help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + ".",
     ),
-    click.option(
-        "--threads", type=click.IntRange(1), help="Number of threads of duckdb or local spark.  [default: all cores]"
-    ),
-    click.option(
+    common.setting(
+        Resources,
+        "memory_mb",
         "--memory",
         "memory_mb",
-        type=click.IntRange(100),
-        default=default_of(Resources, "memory_mb"),
         metavar="MB",
-        help="Memory limit of duckdb. The process needs about 300 MB more.",
+        help="Memory limit of duckdb. The process needs about 300 MB more. The rest is in the folder TMPDIR.",
     ),
-    click.option("--temporary", type=PATH, metavar="DIR", help="Folder for data that does not fit into memory."),
     click.option("--spark-master", metavar="URL", help="Spark cluster. Other settings come from SPARK_CONF_DIR."),
 )
 
 
 def pair_config(options: dict[str, Any]) -> PairConfig:
-    """Return the configuration from the options. Raises `ConfigError` if an option has no effect with the strategy."""
-    for name in ("above_only", "last_by_time"):
-        given = click.get_current_context().get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
-        if given and options[name] and name not in STRATEGIES[options["strategy"]].options:
-            option = "--" + name.replace("_", "-")
-            raise ConfigError(f"{option} has no effect with --strategy {options['strategy']}: leave one of them out")
-    values = common.stated(PairConfig, options)
-    if not options["judge_robots"]:
-        values["robots"] = None
+    """Return the configuration from the options."""
     estimate = read_propensities(options["propensity_file"])
-    return PairConfig(**values, propensities=estimate.by_rank if estimate else None)
+    return PairConfig(**common.stated(PairConfig, options), propensities=estimate.by_rank if estimate else None)
 
 
-def computing_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments ``backend``, ``resources``, ``since`` and ``until`` (milliseconds) for computing pairs."""
+def time_range(options: dict[str, Any]) -> Computing:
+    """Return the arguments ``since`` and ``until`` (milliseconds) for reading impressions."""
     since, until = (milliseconds(name, options[name]) for name in ("since", "until"))
     if since is not None and until is not None and since >= until:
         start, end = options["since"], options["until"]
         raise ConfigError(f"--since {start} is not before --until {end}: the time range is empty")
-    resources = Resources(options["threads"], options["memory_mb"], options["temporary"], options["spark_master"])
-    return {"backend": options["backend"], "resources": resources, "since": since, "until": until}
+    return {"since": since, "until": until}
 
 
 def summary_lines(title: str, summaries: dict[str, str], width: int) -> str:
@@ -208,6 +148,4 @@ def summary_lines(title: str, summaries: dict[str, str], width: int) -> str:
     return f"\b\n{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items()) + "\n\n"
 
 
-STRATEGY_LINES = summary_lines(
-    "Strategies", {name: strategy.summary for name, strategy in STRATEGIES.items()}, max(map(len, STRATEGIES)) + 2
-)
+STRATEGY_LINES = summary_lines("Strategies", STRATEGIES, max(map(len, STRATEGIES)) + 2)

@@ -28,7 +28,37 @@ BETTER_BY_IMPACTS: Final = (
 )
 EPOCHS: Final = "validation chooses the epoch; in Python, TrainConfig(epochs=...) limits their number"
 
+IMPORTS_SAY: Final = "`ssi clicks import` has it, and every command reads the click log that it writes"
+IMPORTED_FIRST: Final = "`ssi clicks import --engine SPEC --log DIR` reads the indexes; then give --clicks DIR"
+ROBUST: Final = "its value is fixed; in Python, PairConfig sets it"
+PAIRS_SAY: Final = "grades are clicks per examination; `ssi clicks pairs` has it, and writes pairs"
+SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are shuffled, and people read from the top"
+RAW_LOG: Final = {"format": f"it is detected; {IMPORTS_SAY}", "rejects": IMPORTS_SAY}
+
 REMOVED: Final[dict[str, dict[str, str]]] = {
+    "clicks doctor": RAW_LOG,
+    "clicks propensities": RAW_LOG,
+    "clicks pairs": {
+        **RAW_LOG,
+        "above_only": "the strategy last-clicked-above-skipped compares only with documents above the click",
+        "last_by_time": "the last click is the lowest one, because clocks of browsers may be wrong",
+        **dict.fromkeys(("once_a_session", "every_time", "user_cap", "document_cap", "person_cap"), ROBUST),
+        **dict.fromkeys(("clip", "robots", "no_robots"), ROBUST),
+        "threads": "all cores are used; in Python, Resources(threads=...) limits them",
+        "temporary": "the environment variable TMPDIR names the folder",
+    },
+    "clicks export": {
+        **RAW_LOG,
+        "by": PAIRS_SAY,
+        "max_grade": "each format has its highest grade",
+        **dict.fromkeys(("strategy", "above_only", "last_by_time", "min_dwell", "once_a_session"), PAIRS_SAY),
+        **dict.fromkeys(("every_time", "user_cap", "document_cap", "person_cap", "network_cap"), PAIRS_SAY),
+        **dict.fromkeys(("min_users", "clip", "backend", "memory", "spark_master"), PAIRS_SAY),
+        **dict.fromkeys(("robots", "no_robots"), ROBUST),
+        "threads": "all cores are used",
+        "temporary": "the environment variable TMPDIR names the folder",
+    },
+    "clicks simulate": dict.fromkeys(("days", "users", "shuffled"), SIMULATED),
     "train": {
         "model_class": NEVER_BETTER,
         "tied": NEVER_BETTER,
@@ -72,7 +102,19 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "no_verify": "files are never copied: replace the folders of model and store by renaming",
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",
     },
-    "retrain": {"rate": SEARCHED, "epochs": EPOCHS},
+    "retrain": {
+        "rate": SEARCHED,
+        "epochs": EPOCHS,
+        **dict.fromkeys(("from_index", "queries_index", "events_index"), IMPORTED_FIRST),
+        **RAW_LOG,
+        "click_weight": "clicks, links and judgments have the same weight",
+        "confidence": FIXED,
+        "max_judged": FIXED,
+        "size_study": "the decision of the gate says how many days of such traffic would show the gain",
+        "docs": "the documents of the index are those to train on",
+        "id_field": "the documents of the index are identified by _id",
+        "allow_unsound": "repair what `ssi clicks doctor` names",
+    },
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 
@@ -103,19 +145,19 @@ def refuse_removed_value(option: str, value: str) -> None:
         raise ConfigError(f"{option} {value} was removed in 0.2: {reason}", value=value)
 
 
-def refuse_removed(command: str | None, names: Iterable[str], where: str = "") -> None:
+def refuse_removed(command: str, names: Iterable[str], where: str = "") -> None:
     """Raise `ConfigError` for the first of some options, or of some keys of a table, that was removed.
 
     Parameters
     ----------
-    command : str or None
-        Name of the command.
+    command : str
+        Name of the command, after that of its group if it has one.
     names : iterable of str
         Options, such as ``--model-class``, or keys, such as ``model_class``.
     where : str
         The table, for the message.
     """
-    removed = REMOVED.get(command or "", {})
+    removed = REMOVED.get(command, {})
     for name in names:
         key = name.removeprefix("--").replace("-", "_")
         if key in removed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -15,24 +14,20 @@ from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
-from reranker.cli.pair_options import format_option, read_propensities, rejects_option, ubi_indexes_options
+from reranker.cli.pair_options import read_propensities
 from reranker.clicks.pairs import PairConfig
 from reranker.config import milliseconds
-from reranker.engines import Engine
 from reranker.errors import ConfigError
 from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from reranker.clicks.log import ClickLog
-    from reranker.formats import RejectLog
     from reranker.retrain.learning import RetrainResult
 
 
 _RETRAIN_EXAMPLES = """\b
 Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
-  ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
   ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
   ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --warm-start model/ --links links.tsv --dry-run
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 8 promoted, but input lines were rejected,
@@ -47,16 +42,10 @@ _retrain_options = common.all_of(
         "clicks",
         type=PATH,
         multiple=True,
+        required=True,
         metavar="LOG",
         help="Folder of a click log (`ssi clicks import`), or a raw log file; can be repeated.",
     ),
-    click.option(
-        "--from-index",
-        is_flag=True,
-        help="Read the UBI indexes of the engine. With --clicks DIR, their rows are added to that click log.",
-    ),
-    ubi_indexes_options,
-    format_option,
     click.option("--since", metavar="TIME", help="Ignore older clicks (ISO 8601; UTC if no zone is given)."),
     click.option(
         "--models",
@@ -90,11 +79,6 @@ _retrain_options = common.all_of(
     common.partial_option("links or judgments"),
     common.setting(
         RetrainSettings,
-        "click_weight",
-        help="Weight of clicks in the training, where links and judgments have the weight 1 each.",
-    ),
-    common.setting(
-        RetrainSettings,
         "query_side_only",
         help="Train only the query side (U). The vectors of documents do not change.",
     ),
@@ -122,7 +106,6 @@ _retrain_options = common.all_of(
     common.setting(
         GateConfig, "margin", help="Minimum gain in nDCG of the clicks, at the lower bound of its confidence interval."
     ),
-    common.setting(GateConfig, "confidence", help="Confidence level of that interval."),
     common.setting(
         GateConfig,
         "min_clusters",
@@ -136,10 +119,6 @@ _retrain_options = common.all_of(
         "window",
         help="Number of hits reranked in service. The window and the body identify the calibration.",
     ),
-    common.setting(
-        RetrainSettings, "docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"
-    ),
-    common.id_field_option,
     common.setting(TrainConfig, "seed", help="Seed of all random numbers."),
     common.write_store_option,
     common.setting(
@@ -150,21 +129,7 @@ _retrain_options = common.all_of(
         metavar="N",
         help="Maximum write rate, so that the engine keeps answering searches.",
     ),
-    common.setting(
-        RetrainSettings,
-        "max_judged",
-        help="Maximum number of impressions that the gate compares. A sample is drawn from more.",
-    ),
-    common.setting(
-        RetrainSettings,
-        "study",
-        "--size-study",
-        "size_study",
-        help="Also train on parts of the log, to show in the report what more clicks would gain.",
-    ),
     click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report that needs no network access."),
-    rejects_option,
-    common.setting(RetrainSettings, "allow_unsound", help="Train even if `ssi clicks doctor` finds the log unsound."),
     common.setting(
         RetrainSettings, "dry_run", help="Train and compare, but do not change the index and its record of versions."
     ),
@@ -185,17 +150,18 @@ def retrain(**options: Any) -> None:
 
     If a run is interrupted, the live version stays live. Run the command again to continue.
     """
+    from reranker.clicks.importing import open_logs
     from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
     from reranker.heap import share_arenas
-    from reranker.retrain.learning import ids_in_file, read_links_and_judgements
+    from reranker.retrain.learning import read_links_and_judgements
     from reranker.retrain.loop import Retraining
     from reranker.training import Listener
 
     share_arenas(1)
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
-    with RejectLog(options["rejects"]) as rejects:
+    with RejectLog() as rejects:
         accounts: list[InputAccount] = []
 
         def check(account: InputAccount) -> None:
@@ -203,14 +169,13 @@ def retrain(**options: Any) -> None:
             accounts.append(account)
 
         in_index = partial(stored_ids, engine, options["index"])
-        in_file = partial(ids_in_file, settings.docs, settings.id_field) if settings.docs else in_index
         other_evidence = read_links_and_judgements(
-            options["links"], options["qrels"], options["query_file"], rejects, check, in_file, in_index
+            options["links"], options["qrels"], options["query_file"], rejects, check, in_index
         )
         if options["qrels"]:
             trained = (judged for part in other_evidence.evidence for judged in part.grades.values())
             common.say_relevant(chain(trained, other_evidence.judged.values()))
-        log = _clicks_of(options, engine, rejects)
+        log = open_logs(options["clicks"], rejects=rejects)
         if rejects.count:
             common.warn(f"rejected lines: {rejects.summary()}")
         with common.stage_progress() as update:
@@ -240,65 +205,29 @@ def retrain(**options: Any) -> None:
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     from reranker.rerank.search import read_body
 
-    common.check_id_field(options)
-    if not (options["clicks"] or options["from_index"]):
-        raise ConfigError("no clicks are given: give --clicks LOG or --from-index")
-    if options["from_index"] and len(options["clicks"]) > 1:
-        raise ConfigError(
-            f"--clicks is given {len(options['clicks'])} times: with --from-index, give at most one click log, to "
-            "which the rows of the indexes are added"
-        )
     if bool(options["qrels"]) != bool(options["query_file"]):
         raise ConfigError("--qrels holds query ids and --query-file their texts: give both, or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
     same = (
         "models",
         "base",
-        "click_weight",
         "query_side_only",
         "words_only",
         "window",
-        "docs",
-        "id_field",
         "store",
-        "max_judged",
-        "allow_unsound",
         "dry_run",
     )
     return RetrainSettings(
         train=TrainConfig(seed=options["seed"]),
         pairs=PairConfig(**strategy),
-        gate=GateConfig(options["margin"], options["confidence"], min_clusters=options["min_people"]),
+        gate=GateConfig(options["margin"], min_clusters=options["min_people"]),
         newest=Newest.parse(options["newest"]),
         since=milliseconds("since", options["since"]),
         propensities=read_propensities(options["propensities"]),
         body=read_body(options["body_path"]) if options["body_path"] else None,
         max_docs_per_s=options["rate_limit"],
-        study=options["size_study"],
         **{name: options[name] for name in same},
     )
-
-
-def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
-    from reranker.clicks.importing import LiveSource, import_live, open_logs
-    from reranker.clicks.log import ClickLog
-    from reranker.clicks.privacy import Pseudonymiser
-
-    if not options["from_index"]:
-        return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
-    if options["clicks"]:
-        log = ClickLog(options["clicks"][0], create=True)
-        privacy = log.privacy()
-    else:
-        folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
-        click.get_current_context().call_on_close(folder.cleanup)
-        log = ClickLog(Path(folder.name) / "log", create=True)
-        # The log is temporary, so its hashes need no secret key. With a fixed key, the same rows give the same model.
-        privacy = Pseudonymiser.repeatable()
-    source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
-    with common.progress("reading the UBI indexes", unit="records") as update:
-        import_live(log, engine, source, privacy, rejects=rejects, progress=update)
-    return log
 
 
 def commands_of_a_vote(result: RetrainResult, engine: str) -> list[str]:

@@ -1,13 +1,8 @@
 """Export of clicks: judgments for TREC, LETOR, Search Relevance Workbench, and Quepid; preference pairs as TSV.
 
-A judgment is a value from 0 to 1, scaled by the highest grade of the format. There are two sources:
-
-- Ratings: the share of clicks among examinations, which is the number of people who clicked over the sum of the
-  examination probabilities of the ranks where the document stood. Each person counts once
-  (`reranker.clicks.pairs.Rating`).
-- Pairs: among all pairs of the query that contain the document, the share of the weight in which it is the better one.
-
-Both compare only documents that were shown. All other documents stay unjudged.
+A judgment is a value from 0 to 1, scaled by the highest grade of the format: the share of clicks among examinations,
+which is the number of people who clicked over the sum of the examination probabilities of the ranks where the document
+stood. Each person counts once (`reranker.clicks.pairs.Rating`). Documents that were not shown stay unjudged.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ class Export:
     lines: Callable[[Iterable[ClickJudgement], int], Iterator[str]]
     """Function of (judgments grouped by query, highest grade) that yields the lines of the file."""
     max_grade: int
-    """Default of the highest grade."""
+    """The highest grade."""
     query_file: bool
     """Whether the format names queries by id, so that a second file with their texts is needed."""
     summary: str
@@ -58,19 +53,6 @@ def judgements_of_ratings(ratings: Iterable[Rating], min_people: int = 1) -> Ite
     return (
         ClickJudgement(rating.query, rating.document, rating.share) for rating in ratings if rating.people >= min_people
     )
-
-
-def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[ClickJudgement]:
-    """Yield for each document the share of the weight that it won; pairs must be grouped by query."""
-    for query, group in groupby(pairs, key=lambda pair: pair.query):
-        won: dict[str, float] = {}
-        total: dict[str, float] = {}
-        for pair in group:
-            won[pair.better] = won.get(pair.better, 0.0) + pair.weight
-            for document in (pair.better, pair.worse):
-                total[document] = total.get(document, 0.0) + pair.weight
-        for document in sorted(total):
-            yield ClickJudgement(query, document, won.get(document, 0.0) / total[document])
 
 
 def grade(value: float, max_grade: int) -> int:
@@ -139,12 +121,7 @@ EXPORTS: dict[str, Export] = {
 
 
 def write_judgements(
-    judgements: Iterable[ClickJudgement],
-    path: Path,
-    form: str,
-    *,
-    max_grade: int | None = None,
-    queries: Path | None = None,
+    judgements: Iterable[ClickJudgement], path: Path, form: str, *, queries: Path | None = None
 ) -> int:
     """Write judgments to a file and return their number.
 
@@ -156,23 +133,18 @@ def write_judgements(
         The file, which only its owner can read.
     form
         A key of `EXPORTS`.
-    max_grade
-        Highest grade, at least 1; None: the default of the format.
     queries
         A second file for lines of query id, tab, query text; None: not written.
 
     Raises
     ------
     ConfigError
-        For an unknown format or a highest grade below 1.
+        For an unknown format.
     InputError
         If a document id cannot be written in the format.
     """
     if form not in EXPORTS:
         raise ConfigError(f"the export format is {form!r}: it must be one of {', '.join(EXPORTS)}")
-    highest = EXPORTS[form].max_grade if max_grade is None else max_grade
-    if highest < 1:
-        raise ConfigError(f"the highest grade is {highest}: it must be at least 1")
     seen: dict[str, None] = {}
     count = 0
 
@@ -184,7 +156,7 @@ def write_judgements(
             yield judgement
 
     with replacing(path, private=True) as file:
-        for line in EXPORTS[form].lines(counted(), highest):
+        for line in EXPORTS[form].lines(counted(), EXPORTS[form].max_grade):
             file.write(line.encode())
     if queries is not None:
         with replacing(queries, private=True) as file:

@@ -42,31 +42,17 @@ UNIT = 1_000_000
 """Weights are integers in millionths, so that sums do not depend on the order of addition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """A way to derive preferences from clicks."""
-
-    summary: str
-    """One line for ``--help``."""
-    options: tuple[str, ...] = ()
-    """The `PairConfig` fields that its SQL text uses."""
-
-
 DEFAULT_STRATEGY = "last-clicked-above-skipped"
 
-STRATEGIES: dict[str, Strategy] = {
-    DEFAULT_STRATEGY: Strategy("the last clicked document over the unclicked ones above it", ("last_by_time",)),
-    "clicked-over-unclicked": Strategy(
-        "every clicked document over every unclicked one (--above-only: those above it)", ("above_only",)
-    ),
-    "clicked-over-previous": Strategy("each clicked document over the unclicked one directly above it"),
-    "clicked-over-next": Strategy("each clicked document over the unclicked one directly below it"),
-    "ssi-position-one": Strategy(
-        "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped"
-    ),
-    "purchase-over-click": Strategy("bought documents over those in the cart, both over those only clicked"),
+STRATEGIES: dict[str, str] = {
+    DEFAULT_STRATEGY: "the last clicked document over the unclicked ones above it",
+    "clicked-over-unclicked": "every clicked document over every unclicked one",
+    "clicked-over-previous": "each clicked document over the unclicked one directly above it",
+    "clicked-over-next": "each clicked document over the unclicked one directly below it",
+    "ssi-position-one": "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped",
+    "purchase-over-click": "bought documents over those in the cart, both over those only clicked",
 }
-"""Strategies by name, as offered by the command line, the configuration, and the documentation."""
+"""Ways to derive preferences from clicks: name → one line for ``--help``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +99,6 @@ class PairConfig:
 
     strategy: str = DEFAULT_STRATEGY
     """A name of `STRATEGIES`."""
-    above_only: bool = False
-    """For clicked-over-unclicked: compare a clicked document only with documents above it."""
-    last_by_time: bool = False
-    """For last-clicked-above-skipped: use the latest click, cart or purchase instead of the lowest click in the
-    list."""
     min_dwell_s: float = 0.0
     """Minimum dwell time in seconds. Clicks known to be shorter do not count, and their documents do not count as
     skipped."""
@@ -215,14 +196,14 @@ class LogFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources that a backend may use."""
+    """Resources that a backend may use. Temporary files are in the folder of the system (``TMPDIR``)."""
+
+    RANGES: ClassVar[Mapping[str, str]] = {"memory_mb": "[100, inf)"}
 
     threads: int | None = None
     """Threads of DuckDB, or of a local Spark; None: one per core."""
     memory_mb: int = 1200
     """Memory in MB for DuckDB before it writes to disk. The process itself needs about 300 MB more."""
-    folder: Path | None = None
-    """Folder for temporary files; None: the default of the system."""
     spark_master: str | None = None
     """URL of the Spark master; None: the master of the current session, else ``local[threads]``."""
 
@@ -388,8 +369,6 @@ def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int
     flags = {
         "judge_robots": config.robots is not None,
         "clicked_only": goal == "pairs",
-        "above_only": config.above_only,
-        "last_by_time": config.last_by_time,
         "once_a_session": config.once_a_session,
     }
     whole = {
@@ -474,7 +453,7 @@ def _duckdb_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tu
 @contextlib.contextmanager
 def _database(resources: Resources) -> Iterator[_Database]:
     """Yield an empty database with a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
+    with tempfile.TemporaryDirectory(prefix="ssi-clicks-") as folder:
         settings: dict[str, Any] = {
             "memory_limit": f"{resources.memory_mb}MB",
             "temp_directory": folder,
@@ -501,7 +480,7 @@ def _connection(settings: Mapping[str, Any], resources: Resources) -> Iterator[A
     except duckdb.Error as error:
         remedy = "restore a damaged file from a backup, or import the logs again"
         if "Could not write" in str(error):
-            remedy = "free disk space, or choose a larger folder with --temporary"
+            remedy = "free disk space, or name a larger folder by TMPDIR"
         raise InputError(f"DuckDB failed on the click log: {str(error)[:1000]}: {remedy}") from error
     finally:
         connection.close()
@@ -708,7 +687,7 @@ class Computing(TypedDict, total=False):
     backend: str
     """``duckdb`` (the default) or ``spark``; the result is the same."""
     resources: Resources | None
-    """Threads, memory, temporary folder, and Spark master."""
+    """Threads, memory, and Spark master."""
 
 
 def _compute(
@@ -719,7 +698,7 @@ def _compute(
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
     task = LogTask(log, config or PairConfig(), goal, how.get("since"), how.get("until"))
-    folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-", dir=resources.folder)
+    folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-")
     try:
         return folder, *BACKENDS[backend].write(task, resources, Path(folder.name))
     except BaseException:

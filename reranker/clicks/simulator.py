@@ -19,7 +19,6 @@ import numpy.typing as npt
 from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.log import DAY_MS
 from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
-from reranker.config import SIMULATED_USERS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 
@@ -243,23 +242,11 @@ def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_other
     return np.where(np.asarray(relevant, dtype=bool), of_relevant, of_others)
 
 
-def users_of(name: str, n_ranks: int) -> ClickModel:
-    """Return the users of a name: ``position-based`` (examine rank k with probability k**-0.8), ``cascade`` or ``dbn``.
-
-    Raises `ConfigError` for another name.
-    """
-    kinds: dict[str, ClickModel] = {
-        "position-based": PositionBased.power(n_ranks, STEEPNESS),
-        "cascade": Cascade(),
-        "dbn": DynamicBayesian(),
-    }
-    if name not in kinds:
-        raise ConfigError(f"the users are {name!r}: they must be one of {', '.join(SIMULATED_USERS)}", value=name)
-    return kinds[name]
-
-
 STEEPNESS = 0.8
-"""Exponent of the examination of position-based users."""
+"""Exponent of the examination of position-based users in a simulated week."""
+SHUFFLED = 0.1
+"""Share of the pages of a simulated week in random order: enough to estimate the propensities."""
+DAYS = 7
 POPULARITY = 0.8
 """Query number i (from 0) is asked in proportion to (i + 1)**-0.8."""
 LEAST_ATTRACTION, MOST_ATTRACTION = 0.05, 0.8
@@ -268,6 +255,11 @@ APPEAL = (0.8, 2.5)
 """Parameters of the beta distribution from which appeals are drawn."""
 DISCOUNTED = 10
 """Number of ranks that count for `ResultPages.true_ndcg`."""
+
+
+def week_of(impressions: int, people: int) -> LogPlan:
+    """Return the plan of a simulated week."""
+    return LogPlan(impressions, people, POPULARITY, SHUFFLED, DAYS)
 
 
 @dataclass(frozen=True)

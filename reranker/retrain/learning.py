@@ -32,10 +32,10 @@ from reranker.clicks.pairs import (
 from reranker.clicks.propensities import ClickCounts, Propensities, counts_before, estimate_propensities
 from reranker.clicks.schema import Impression
 from reranker.engines.protocol import Engine
-from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
+from reranker.engines.stored_ids import FindIds, IdCheck, no_look_up
 from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.evaluation import Links
-from reranker.formats import RejectLog, RejectSink, read_documents
+from reranker.formats import RejectSink
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair, is_relevant
@@ -65,7 +65,8 @@ REMEMBERED_BY = 2
 """Minimum number of people who must have clicked a document for a query before a model remembers it by the query's
 words. So no single person leaves words in a model, and one click, which may be a mistake, counts less than a
 judgment."""
-STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
+MAX_JUDGED = 20_000
+"""Maximum number of impressions that the gate compares; of more, a sample is drawn, so that a night is enough."""
 MARK = "retrain"
 """Key in a model's training record that marks it as the result of a retraining and describes its data."""
 
@@ -267,7 +268,7 @@ def _earlier_periods(
 ) -> Iterator[EarlierPeriod]:
     """Yield the periods of the older log, given the times of its impressions with a click, ascending."""
     starts = [int(older[len(older) * number // N_PERIODS]) for number in range(1, N_PERIODS)] if len(older) else []
-    most = max(1, settings.max_judged // N_PERIODS)
+    most = max(1, MAX_JUDGED // N_PERIODS)
     for start, end in pairwise([*dict.fromkeys(start for start in starts if start > older[0]), history.cutoff]):
         n = int(((older >= start) & (older < end)).sum())
         rated = _by_query(table.ratings(history.config, start))
@@ -330,29 +331,29 @@ def _with_click(lists: Iterator[Impression], n: int, most: int, seed: int) -> li
 
 def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
     """Store the newest lists with a click."""
-    history.newest = _with_click(lists, n, settings.max_judged, settings.train.seed)
+    history.newest = _with_click(lists, n, MAX_JUDGED, settings.train.seed)
     if not history.newest:
         raise NothingToLearn("the newest slice has no click for evaluating a new model: give a larger --newest")
 
 
-def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
+def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig) -> tuple[str, ...]:
     """Return the doctor's warnings.
 
     Raises `NothingToLearn` if missing clicks are the only problem, and `GateRefused` if learning from the log would be
-    unsound, unless ``allow_unsound``.
+    unsound.
     """
     diagnosis = examine(log, engine, index, config=config)
     unsound = [finding for finding in diagnosis.findings if finding.severity == "unsound"]
     if unsound and all(finding.code == "clicks" for finding in unsound):
         raise NothingToLearn(unsound[0].sentence)
-    if unsound and not allow_unsound:
+    if unsound:
         lines = "".join(f"\n  - {finding.sentence}" for finding in unsound)
         raise GateRefused(
-            f"the click log is unsound to learn from, so nothing was trained (--allow-unsound overrides this):{lines}",
+            f"the click log is unsound to learn from, so nothing was trained:{lines}",
             index=index,
             codes=tuple(finding.code for finding in unsound),
         )
-    return (*diagnosis.sentences("unsound"), *diagnosis.sentences("warning"))
+    return diagnosis.sentences("warning")
 
 
 def propensity_finding(log: LogFiles) -> Finding:
@@ -400,14 +401,12 @@ def read_links_and_judgements(
     queries: Path | None = None,
     rejects: RejectSink | None = None,
     check: Callable[[InputAccount], None] = lambda account: None,
-    find_training: FindIds = no_look_up,
-    find_shown: FindIds = no_look_up,
+    find: FindIds = no_look_up,
 ) -> LinksAndJudgements:
     """Return the data from files of links and of judged queries.
 
     ``check`` receives the accounts of the links and of the judgments. Judgments whose query has no text are left out,
-    and so are links and judgments with unknown documents. ``find_training`` looks up ids in the documents that the
-    model is trained on, and ``find_shown`` in those that the gate ranks.
+    and so are links and judgments with unknown documents. ``find`` looks up ids in the index.
 
     Judged queries are split by a hash of their text, so that the same ones are kept for the gate in every retraining.
     Queries with the same text (except for upper or lower case and white space) are merged under the first text. If two
@@ -417,7 +416,7 @@ def read_links_and_judgements(
     judged: dict[str, dict[str, float]] = {}
     if links is not None:
         given_links = at_least_one("links", links, rejects, lambda: Links.of(read_links(links, rejects=rejects)))
-        evidence.append(from_links(_known_links(given_links, check, find_training)))
+        evidence.append(from_links(_known_links(given_links, check, find)))
     if judgements is not None and queries is not None:
         asked = at_least_one("queries", queries, rejects, lambda: list(read_queries(queries, rejects=rejects)))
         texts = {query.id: " ".join(query.text.split()) for query in asked}
@@ -425,8 +424,8 @@ def read_links_and_judgements(
         accounts: list[InputAccount] = []
         of_gate = {query: values for query, values in given.items() if is_for_the_gate(texts.get(query, ""))}
         others = {query: values for query, values in given.items() if query not in of_gate}
-        learned = IdCheck(accounts.append, find_training).known("judgments", others, texts)
-        kept = IdCheck(accounts.append, find_shown).known("judgments", of_gate, texts)
+        learned = IdCheck(accounts.append, find).known("judgments", others, texts)
+        kept = IdCheck(accounts.append, find).known("judgments", of_gate, texts)
         check(summed(accounts, "judgments"))
         evidence.append(from_judgements(learned, texts))
         first_text: dict[str, str] = {}
@@ -449,13 +448,6 @@ def _known_links(links: Links, check: Callable[[InputAccount], None], find: Find
     return links.part(known[links.source] & known[links.target])
 
 
-def ids_in_file(path: Path, id_field: str | None, ids: Collection[str]) -> StoredIds:
-    """Return which of the ids belong to a document of a file. Invalid lines are skipped; training reports them."""
-    wanted = frozenset(ids)
-    documents = read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field)
-    return StoredIds(frozenset(document.id for document in documents if document.id in wanted))
-
-
 def is_for_the_gate(text: str) -> bool:
     """Return whether a judged query is kept for the gate: half of all texts are, by `query_key`."""
     return bool(hashlib.blake2b(query_key(text).encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
@@ -476,7 +468,7 @@ class Learner:
 
         The training record in the model depends only on the log and the settings, so equal logs give equal bytes.
         """
-        model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
+        model, report = self._train(self._evidence(history.pairs, history), checkpoint)
         return self.marked(model, history), report
 
     def marked(self, model: RankingModel, history: History) -> RankingModel:
@@ -484,29 +476,11 @@ class Learner:
         mark = {
             "base": self.base.model_id,
             "query_side_only": self.settings.query_side_only,
-            "click_weight": self.settings.click_weight,
             "cutoff": history.cutoff,
             "pairs": len(history.pairs),
             "config": asdict(history.config),
         }
         return replace(model, training={**model.training, MARK: mark})
-
-    def study(self, history: History) -> list[tuple[int, RankingModel]]:
-        """Return (number of preferences, model) for increasing subsets of the preferences, with few epochs each.
-
-        Each subset contains the smaller ones. Whole queries are sampled.
-        """
-        pairs = history.pairs
-        queries = sorted({pair.query for pair in pairs})
-        order = np.random.default_rng([self.settings.train.seed, 1]).permutation(len(queries))
-        models = []
-        for share in STUDY_SHARES:
-            chosen = {queries[place] for place in order[: max(2, round(share * len(queries)))].tolist()}
-            part = [pair for pair in pairs if pair.query in chosen]
-            self.listener.say(f"size study: {len(part):,} of {len(pairs):,} preferences")
-            model, _ = self._train(self._evidence(part, history), {"epochs": STUDY_EPOCHS}, None)
-            models.append((len(part), model))
-        return models
 
     def _evidence(self, pairs: Sequence[Pair], history: History) -> TrainingSet:
         """Return the training set. Held-out queries are validated on the documents shown for them.
@@ -522,15 +496,13 @@ class Learner:
         if not self.other_evidence.evidence:
             return clicks
         # Judgments come before click grades, because the first part's grades have priority.
-        return mix(*((part, 1.0) for part in self.other_evidence.evidence), (clicks, self.settings.click_weight))
+        return mix(*((part, 1.0) for part in (*self.other_evidence.evidence, clicks)))
 
-    def _train(
-        self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None
-    ) -> tuple[RankingModel, TrainingReport]:
+    def _train(self, evidence: TrainingSet, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
         settings = self.settings
-        config = replace(settings.train, query_side_only=settings.query_side_only, **changes)
+        config = replace(settings.train, query_side_only=settings.query_side_only)
         return train_model(
-            DocumentSource(self.documents, id_field=settings.id_field),
+            DocumentSource(self.documents),
             evidence,
             config,
             base=self.base,

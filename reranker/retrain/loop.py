@@ -259,9 +259,7 @@ class Retraining:
             version = VersionEncoder.of_model(base.model, self._routes(base.model), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
         with timed(self.seconds, "read the log"):
-            warnings = check_log(
-                self.log, self.engine, self.index, settings.pairs, allow_unsound=settings.allow_unsound
-            )
+            warnings = check_log(self.log, self.engine, self.index, settings.pairs)
             history = read_history(self.log, settings, listener.say)
         with timed(self.seconds, "read the documents"):
             documents, n_documents = self._documents(base.model, work)
@@ -269,11 +267,9 @@ class Retraining:
         with timed(self.seconds, "train"):
             learner = Learner(base.model, documents, self.other_evidence, settings, listener)
             model, training = learner.model(history, checkpoint)
-            study = learner.study(history) if settings.study else []
         with timed(self.seconds, "compare"):
             candidates, pools, earlier = self._candidates(model, live, base, learner, history)
-            learned = [*candidates, *(of_part for _, of_part in study)]
-            models = [self._served(None if live is None else live.model), *map(self._served, learned)]
+            models = [self._served(None if live is None else live.model), *map(self._served, candidates)]
             progress = partial(self.listener.progress, "scoring shown documents")
             scores = ServingScores(self.engine, self.index, models, settings.body, progress, pools)
             comparison = compare(
@@ -286,7 +282,6 @@ class Retraining:
                 window=settings.window,
                 seed=settings.train.seed,
                 refreshes=live is not None and live.model.repeated is not None,
-                study=[n for n, _ in study],
             )
         model = candidates[comparison.chosen]
         stored = self._keep(model, base, comparison)
@@ -329,8 +324,7 @@ class Retraining:
             write_file(self.report, page.encode("utf-8"))
             result = replace(result, report=self.report)
         remove_checkpoints(checkpoint)
-        if settings.docs is None:
-            documents.unlink(missing_ok=True)
+        documents.unlink(missing_ok=True)
         return result
 
     def _candidates(
@@ -370,8 +364,6 @@ class Retraining:
 
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
         """Return the file of training documents, and the number of documents of the index."""
-        if self.settings.docs is not None:
-            return self.settings.docs, self.engine.count(self.index)
         path = work / "documents.jsonl"
         progress = partial(self.listener.progress, "reading documents of the index")
         return path, export_documents(self.engine, self.index, base.encoder.view, path, progress, self.listener.say)

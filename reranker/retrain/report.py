@@ -42,18 +42,6 @@ def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propens
         other.set_ylim(bottom=0)
 
 
-@chart("sizes")
-def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> None:
-    """Draw the difference to the live model, with its bounds, by the number of preferences used for training."""
-    reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
-    axes.errorbar(sizes, values, yerr=reach, color=BLUE, marker="o", markersize=4, capsize=3, linewidth=1.2)
-    axes.axhline(0, color=RED, linestyle="--", linewidth=1)
-    axes.annotate("live model", (0.99, 0), xycoords=("axes fraction", "data"), color=RED, ha="right", va="bottom")
-    axes.set_xlabel("preferences used for training")
-    axes.set_ylabel("difference in nDCG")
-    axes.set_xlim(left=0)
-
-
 MAX_LISTED = 12
 """Maximum number of queries listed in each table."""
 
@@ -105,20 +93,13 @@ def _pictures(
     """Return the figures as unescaped markup. This is safe: their text consists of our own labels and numbers."""
     from markupsafe import Markup
 
-    epochs, study, differing = training.result.history, comparison.study, comparison.differences
+    epochs, differing = training.result.history, comparison.differences
     bounds = [(of.name, of.difference.estimate, of.difference.lower, of.difference.upper) for of in measured]
     made = {
         "clicks": click_rates(history.shown, history.clicked, propensities),
         "learning": learning_curve(epochs) if epochs else "",
         "differences": differences("difference in nDCG", differing) if len(differing) else "",
         "intervals": intervals("new model - live model", bounds) if bounds else "",
-        "study": size_study(
-            [preferences for preferences, _ in study],
-            [difference.estimate for _, difference in study],
-            [(difference.lower, difference.upper) for _, difference in study],
-        )
-        if study
-        else "",
     }
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 

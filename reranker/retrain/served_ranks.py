@@ -38,7 +38,6 @@ from reranker.retrain.gate import (
     shown_lists,
 )
 from reranker.retrain.settings import GateConfig
-from reranker.retrain.statistics import Interval
 from reranker.text.rows import stack_rows
 
 MAX_IDS = 1_000
@@ -95,8 +94,6 @@ class ServedComparison:
     """Differences between both orders: the number of ``queries`` with at least two documents; the share of them in
     which any document moves (``reordered``), and in which another document is first (``new_first``); and the mean share
     of the first three documents that stay among the first three (``mean_overlap``)."""
-    study: Sequence[tuple[int, Interval]] = ()
-    """Pairs (number of preferences used for training, difference in nDCG to the live model)."""
 
 
 class EarlierClicks(NamedTuple):
@@ -137,7 +134,6 @@ def compare(
     window: int,
     seed: int,
     refreshes: bool = False,
-    study: Sequence[int] = (),
 ) -> ServedComparison:
     """Return the verdict on the candidate that is chosen, compared with the live model.
 
@@ -149,7 +145,7 @@ def compare(
     Parameters
     ----------
     scores
-        Its models are the live one, the candidates, then one for each number of preferences in ``study``.
+        Its models are the live one and the candidates.
     clicks
         The newest slice.
     judged
@@ -163,8 +159,6 @@ def compare(
     refreshes
         Whether the second candidate renews the preferences that the live model has. Then it need not be better, only
         not worse.
-    study
-        Numbers of preferences of the size study.
     """
     newest, propensities, days = clicks.impressions, clicks.propensities, clicks.days
     shown: dict[str, dict[str, None]] = {}
@@ -174,7 +168,7 @@ def compare(
     by_rank = None if propensities is None else propensities.by_rank
     config = weighing(config, propensities)
     windows = scores.rank_window(judged, window) if judged else {}
-    n_candidates = len(scores.models) - 1 - len(study)
+    n_candidates = len(scores.models) - 1
     # The figure needs all queries; the verdict contains only those that changed most.
     config = replace(config, confidence=1 - (1 - config.confidence) / n_candidates)
     every_change = replace(config, n_changes=len(shown) + len(judged))
@@ -211,14 +205,12 @@ def compare(
         is_surely_better = bool(between) and between[0].difference.lower > config.margin
         if not is_surely_better and (second.promoted or not first.promoted):
             whole, chosen = second, 1
-    parts = [verdict_on(NEW + n_candidates + place, config).measured for place in range(len(study))]
-    points = [(size, measured[0].difference) for size, measured in zip(study, parts, strict=True) if measured]
     n = config.n_changes
     verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
     both = [LIVE, NEW + chosen]
     lists = {query: RankedList(one.documents, one.scores[both], one.ranks[both]) for query, one in lists.items()}
-    return ServedComparison(verdict, chosen, lists, differences, _changes(lists), points)
+    return ServedComparison(verdict, chosen, lists, differences, _changes(lists))
 
 
 def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:

@@ -92,9 +92,7 @@ class RetrainSettings:
     """Settings for retraining the model of an index."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "click_weight": "(0, inf)",
         "window": RerankSettings.RANGES["window"],
-        "max_judged": "[1, inf)",
         "max_docs_per_s": "(0, inf)",
     }
 
@@ -112,8 +110,6 @@ class RetrainSettings:
     """Start of the used part of the log, in milliseconds since 1970; None: everything."""
     propensities: Propensities | None = None
     """None: estimated from the training impressions."""
-    click_weight: float = 1.0
-    """Weight of the clicks; links and judgments have weight 1."""
     query_side_only: bool = False
     """Train only U, so that the vectors of documents stay unchanged."""
     words_only: bool = False
@@ -122,22 +118,12 @@ class RetrainSettings:
     """The team's search body."""
     window: int = default_of(RerankSettings, "window")
     """Number of hits that are reranked when served; together with the body it identifies the calibration."""
-    docs: Path | None = None
-    """File of training documents; None: the documents of the index."""
-    id_field: str | None = None
-    """Field with their ids, see `reranker.formats.read_documents`."""
     routes: tuple[str, ...] = (DEFAULT_ROUTE,)
     """Routes whose fields are written for a new encoder."""
     store: str | None = None
     """``default`` or a folder: also write the local store of route *beside*."""
     max_docs_per_s: float | None = None
     """Rate limit of writes, in documents per second; None: no limit."""
-    max_judged: int = 20_000
-    """Maximum number of impressions for the gate; a larger number is sampled."""
-    study: bool = False
-    """Also train on subsets of the preferences, to study the effect of the size."""
-    allow_unsound: bool = False
-    """Train even if the doctor calls the log unsound."""
     dry_run: bool = False
     """Stop before the index or its record is changed."""
 
@@ -152,7 +138,6 @@ class RetrainSettings:
             "newest slice": newest,
             "margin": self.gate.margin,
             "confidence": self.gate.confidence,
-            "weight of the clicks": self.click_weight,
             "query side only": "yes" if self.query_side_only else "no",
             "window": self.window,
             "seed": self.train.seed,

@@ -227,6 +227,15 @@ def test_the_log_of_the_engine_itself(shop: Shop, tmp_path: Path) -> None:
                     ],
                 )
             engine.refresh(name)
+        imported = CliRunner().invoke(
+            main,
+            [
+                *("clicks", "import", "--engine", engine.spec, "--log", str(tmp_path / "kept")),
+                *("--queries-index", names[0], "--events-index", names[1]),
+            ],
+            catch_exceptions=False,
+        )
+        assert imported.exit_code == 0, imported.stderr
         result = CliRunner().invoke(
             main,
             [
@@ -237,11 +246,6 @@ def test_the_log_of_the_engine_itself(shop: Shop, tmp_path: Path) -> None:
                 shop.index,
                 "--models",
                 str(shop.models),
-                "--from-index",
-                "--queries-index",
-                names[0],
-                "--events-index",
-                names[1],
                 "--clicks",
                 str(tmp_path / "kept"),
                 "--json",

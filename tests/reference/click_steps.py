@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reranker.clicks.log import read_part
-from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
+from reranker.clicks.pairs import UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from reranker.text.query_keys import query_key
 from tests.reference.strategies import FUNCTIONS
@@ -349,8 +349,7 @@ class Votes:
 
 def preferences_of(impression: Impression, config: PairConfig) -> list[tuple[str, str]]:
     """Return what the configured strategy reads from one list."""
-    strategy = STRATEGIES[config.strategy]
-    return FUNCTIONS[config.strategy](impression, **{name: getattr(config, name) for name in strategy.options})
+    return FUNCTIONS[config.strategy](impression)
 
 
 def count_votes(lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig) -> Votes:

@@ -14,11 +14,10 @@ Preferences: TypeAlias = list[tuple[str, str]]
 """(better, worse) document ids of one shown list, no pair twice, in no particular order."""
 
 
-def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
+def clicked_over_unclicked(impression: Impression) -> Preferences:
     """Return every clicked document over every unclicked one: d_i in C, d_j not in C gives d_i > d_j.
 
-    ``above_only`` keeps the pairs with j < i, as the click study that the course cites does; without it, documents
-    that nobody looked at count as refused.
+    Documents that nobody looked at count as refused.
 
     Source: spec T14 (1), A28.
     """
@@ -26,27 +25,23 @@ def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) 
         (better.document, worse.document)
         for better in impression.shown
         for worse in impression.shown
-        if better.clicked and not worse.clicked and (worse.rank < better.rank or not above_only)
+        if better.clicked and not worse.clicked
     ]
 
 
-def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = False) -> Preferences:
+def last_clicked_above_skipped(impression: Impression) -> Preferences:
     """Return the last clicked document over the unclicked ones above it: d_i last in C, j < i, d_j not in C.
 
     Whoever clicked d_i has most likely looked at what stands above it, and after the last click looked no further.
-    With ``last_by_time``, "last" is the latest click, cart or purchase (the lower one of two at the same time; one
-    without a time is earlier than all others), and the lowest in the list where no time is known, as A28 has it. The
-    default is the lowest even where times are known: they come from clocks that nobody sets, and a log must give the
-    same pairs whatever these show.
+    "Last" is the lowest in the list even where times are known: they come from clocks that nobody sets, and a log must
+    give the same pairs whatever these show.
 
-    Source: spec T14 (2), A28; the default differs from A28.
+    Source: spec T14 (2); A28 takes the latest click.
     """
     clicked = impression.clicked
     if not clicked:
         return []
     last = clicked[-1]
-    if last_by_time:
-        last = max(clicked, key=lambda shown: (-1 if shown.time is None else shown.time, shown.rank))
     above = (shown for shown in impression.shown if shown.rank < last.rank)
     return [(last.document, skipped.document) for skipped in above if not skipped.clicked]
 

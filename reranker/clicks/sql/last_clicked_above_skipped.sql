@@ -1,15 +1,14 @@
 -- The last clicked d_i over the unclicked d_j with j < i (spec T14 (2), A28). A user who clicked d_i has most likely
--- examined the documents above it, and examined nothing after the last click. With $$last_by_time, "last" is the latest
--- click, cart, or purchase, as in A28 (of two at the same time the lower one, and one without a time is the earliest).
--- The default is the lowest rank even if times are known: times come from client clocks that may be wrong, and a log
--- must give the same pairs whatever these clocks show.
+-- examined the documents above it, and examined nothing after the last click. "Last" is the lowest rank even if times
+-- are known: times come from client clocks that may be wrong, and a log must give the same pairs whatever these clocks
+-- show.
 SELECT l.query_id, l.document AS better, u.document AS worse, l.rank
 FROM (
     SELECT
         query_id, document, rank,
         ROW_NUMBER() OVER (
             PARTITION BY query_id
-            ORDER BY CASE WHEN $last_by_time THEN COALESCE(time, -1) ELSE 0 END DESC, rank DESC
+            ORDER BY rank DESC
         ) AS place
     FROM clicked_impressions
     WHERE clicked

@@ -84,12 +84,13 @@ def test_equal_seeds_give_equal_bytes(site: SmallShop, tmp_path: Path) -> None:
 
 
 def test_the_shown_order_is_that_of_the_model(site: SmallShop, tmp_path: Path) -> None:
-    options = ("--model", site.shop.base_path, "--shuffled", 0, "--qrels", "qrels.tsv", "--users", "cascade")
+    options = ("--model", site.shop.base_path, "--qrels", "qrels.tsv")
     assert site.simulate(tmp_path / "log", "--impressions", 300, *options).exit_code == 0
     by_model = dict(zip(site.shop.queries, site.by_model, strict=True))
     for impression in impressions(ClickLog(tmp_path / "log")):
-        assert [hit.document for hit in impression.shown] == by_model[impression.query]
-        assert len(impression.clicked) <= 1
+        shown = [hit.document for hit in impression.shown]
+        expected = by_model[impression.query]
+        assert shown == expected or (impression.randomised and sorted(shown) == sorted(expected))
 
 
 def test_the_printed_commands_run(site: SmallShop, tmp_path: Path) -> None:
@@ -122,7 +123,6 @@ def test_the_printed_commands_run(site: SmallShop, tmp_path: Path) -> None:
         ("q1\tcommon\n", ["--qrels", "useless.tsv"], 3, "give judgments of documents that these queries find"),
         ("q1\tcommon\n", ["--model", "absent"], 5, "absent"),
         ("q1\tcommon\n", ["--impressions", "0"], 2, "0 is not in the range"),
-        ("q1\tcommon\n", ["--users", "bots"], 2, "'bots' is not one of 'position-based', 'cascade', 'dbn'"),
     ],
 )
 def test_bad_input_leaves_no_log(

@@ -1,4 +1,4 @@
-"""Removed values of options: each is refused with its successor, and no option accepts it."""
+"""Removed options and values: each is refused with its successor, and no option accepts it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,36 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reranker.cli.common import options_of
+from reranker.cli.common import option_key, options_of
 from reranker.cli.main import main
-from reranker.cli.removed import REMOVED_VALUES
+from reranker.cli.removed import REMOVED, REMOVED_VALUES
 
 TARGET = ("--engine", "tantivy:./index", "--index", "docs", "--model", "model")
 COMMANDS = {"--retrieve": ("search", "serve"), "--routes": ("index", "revectorize", "sync")}
 ARGUMENTS = {"search": ("word",), "index": ("docs.jsonl",)}
 GIVEN = [(command, *removed) for removed in REMOVED_VALUES for command in COMMANDS[removed[0]]]
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_option_is_refused_with_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command: click.Command | None = main
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(main), word)
+    assert command is not None
+    for key, reason in REMOVED[name].items():
+        assert key not in map(option_key, options_of(command))
+        option = f"--{key.replace('_', '-')}"
+        said = f"{option} was removed in 0.2: {reason}"
+        result = CliRunner().invoke(main, [*name.split(), option, "1"])
+        assert (result.exit_code, " ".join(result.stderr.split())) == (2, f"error: {said}")
+        Path("ssi.toml").write_text(f"[{name.replace(' ', '.')}]\n{key} = 1\n")
+        result = CliRunner().invoke(main, [*name.split(), "--help"])
+        assert result.exit_code == 2 and said in " ".join(result.stderr.split())
+        Path("ssi.toml").unlink()
 
 
 @pytest.mark.parametrize(("command", "option", "value"), GIVEN)

@@ -35,14 +35,12 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "revectorize": (BulkLimits, RenewOptions, BuildOptions),
     "sync": (BulkLimits, RenewOptions, BuildOptions),
     "clicks pairs": (PairConfig, Resources),
-    "clicks export": (PairConfig, Resources),
 }
 """The settings that the options of a command become."""
 
 OTHER_NAMES = {
     "max_docs": "max_ops",
     "min_people": "min_clusters",
-    "size_study": "study",
     "rate_limit": "max_docs_per_s",
 }
 """Parameters of options that fields call otherwise."""

@@ -59,8 +59,6 @@ _RULES: dict[str, list[Any]] = {
 }
 _CONFIG: dict[str, list[Any]] = {
     "strategy": list(STRATEGIES),
-    "above_only": [False, True],
-    "last_by_time": [False, True],
     "min_dwell_s": [0.0, 2.0, 30.5],
     "session_gap_s": [0.0, 900.0, 1800.0],
     "once_a_session": [False, True],

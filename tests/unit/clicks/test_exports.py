@@ -12,7 +12,6 @@ from reranker.clicks.exports import (
     EXPORTS,
     ClickJudgement,
     grade,
-    judgements_of_pairs,
     judgements_of_ratings,
     query_id,
     write_judgements,
@@ -41,17 +40,6 @@ def test_shares_of_clicks() -> None:
     ]
     assert [one.value for one in judgements_of_ratings(ratings)] == [0.5, 1.0, 0.5, 0.0, 1.0, 0.0]
     assert [one.document for one in judgements_of_ratings(ratings, min_people=3)] == ["a", "b", "d"]
-
-
-def test_shares_of_won_pairs() -> None:
-    pairs = [Pair("p", "a", "b", 3.0), Pair("p", "b", "a", 1.0), Pair("p", "a", "c", 2.0), Pair("q", "c", "a", 0.5)]
-    assert list(judgements_of_pairs(pairs)) == [
-        ClickJudgement("p", "a", 5 / 6),
-        ClickJudgement("p", "b", 1 / 4),
-        ClickJudgement("p", "c", 0.0),
-        ClickJudgement("q", "a", 0.0),
-        ClickJudgement("q", "c", 1.0),
-    ]
 
 
 def test_grades_round_halves_up() -> None:
@@ -106,14 +94,14 @@ def test_workbench_ratings_are_strings(tmp_path: Path, judged: list[ClickJudgeme
 
 def test_quepid(tmp_path: Path) -> None:
     target = tmp_path / "ratings.csv"
-    write_judgements(JUDGED, target, "quepid", max_grade=10)
+    write_judgements(JUDGED, target, "quepid")
     with target.open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
         ["query", "docid", "rating"],
-        ["red shoe", "a", "10"],
-        ["red shoe", "b", "5"],
-        ['say "鞋", ok', "d,1", "1"],
+        ["red shoe", "a", "3"],
+        ["red shoe", "b", "2"],
+        ['say "鞋", ok', "d,1", "0"],
     ]
 
 
@@ -121,13 +109,6 @@ def test_pairs_as_text_are_read_back(tmp_path: Path) -> None:
     pairs = [Pair("red shoe", "a", "b", 0.333333), Pair("weight", "b", "a", 1e-06)]
     assert write_tsv(pairs, tmp_path / "pairs.tsv") == 2
     assert list(read_pairs(tmp_path / "pairs.tsv")) == pairs
-
-
-@pytest.mark.parametrize("form", EXPORTS)
-def test_a_grade_must_be_a_grade(tmp_path: Path, form: str) -> None:
-    with pytest.raises(ConfigError, match="highest grade is 0"):
-        write_judgements(JUDGED, tmp_path / "out", form, max_grade=0)
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_form_lists_the_known_ones(tmp_path: Path) -> None:

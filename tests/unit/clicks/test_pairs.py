@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -321,21 +322,6 @@ def test_two_documents_clicked_equally_often_are_the_least_that_is_varied(
     assert robots_found(write_log(tmp_path, queries, [], events), backend, repeat_clicks=10) == robots
 
 
-def test_the_last_by_time_may_be_a_cart_or_a_purchase(tmp_path: Path, backend: str) -> None:
-    events = [
-        click("q", "d", time=NOON + 1),
-        {**click("q", "b", time=NOON + 2), "action": "add_to_cart"},
-        {**click("q", "c", time=NOON + 3), "action": "purchase"},
-    ]
-    log = log_of(tmp_path, (query("q"), hits_of("q", *"abcd"), events[0]))
-    by_time = PairConfig(last_by_time=True)
-    assert set(pairs_of(log, backend, by_time)) == {"shoe: d>a", "shoe: d>b", "shoe: d>c"}
-    for n_events, expected in ((2, {"shoe: b>a"}), (3, {"shoe: c>a"})):
-        log = write_log(tmp_path, [query("q")], hits_of("q", *"abcd"), events[:n_events])
-        assert set(pairs_of(log, backend, by_time)) == expected
-        assert all(pair.startswith("shoe: d>") for pair in pairs_of(log, backend)), "the lowest, unless asked"
-
-
 def test_a_basket_bought_at_one_moment_is_no_robots_speed(tmp_path: Path, backend: str) -> None:
     bought = [{**click("q", f"d{n}", time=NOON), "action": "purchase"} for n in range(12)]
     clicked = [click("q", f"d{n}", time=NOON - n * 60_000) for n in range(12)]
@@ -394,9 +380,7 @@ def test_order_repeats_lateness_and_clocks_do_not_matter(tmp_path: Path, backend
     rng = seeded_rng(number)
     choice = random_logs.of_seed(int(rng.integers(2**31)))
     given = random_logs.tables(choice, most=60)
-    config = dataclasses.replace(
-        random_logs.config(choice), user_cap=1, last_by_time=False, robots=RobotRules(speed_clicks=10**6)
-    )
+    config = dataclasses.replace(random_logs.config(choice), user_cap=1, robots=RobotRules(speed_clicks=10**6))
     skew = random.Random(number)
     twice = random_logs.Tables(given.queries * 2, given.hits * 2, given.events * 2)
     variants = {
@@ -432,21 +416,23 @@ def test_the_file_has_the_columns_in_order_and_is_the_same_every_time(tmp_path: 
     assert written[0] == written[1]
 
 
-def test_closing_removes_the_temporary_files(tmp_path: Path) -> None:
+def test_closing_removes_the_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     log = write_log(tmp_path, [query("q1")], hits_of("q1", "a", "b"), [click("q1", "b")])
-    with make_pairs(log, resources=dataclasses.replace(QUICK, folder=tmp_path)) as table:
+    with make_pairs(log, resources=QUICK) as table:
         assert list(table.pairs()) == [Pair("shoe", "b", "a", 1.0)]
         (folder,) = tmp_path.glob("ssi-pairs-*")
         assert folder.stat().st_mode & 0o077 == 0
     assert not list(tmp_path.glob("ssi-*"))
 
 
-def test_a_damaged_file_is_named(tmp_path: Path, backend: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     log = write_log(tmp_path, [query("q1")], hits_of("q1", "a", "b"), [click("q1", "b")])
     (damaged,) = log.files("hits")
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(InputError, match=damaged.name):
-        make_pairs(log, backend=backend, resources=dataclasses.replace(QUICK, folder=tmp_path))
+        make_pairs(log, backend=backend, resources=QUICK)
     assert not list(tmp_path.glob("ssi-*"))
 
 
@@ -455,7 +441,7 @@ def test_a_damaged_file_comes_with_a_remedy(tmp_path: Path) -> None:
     (damaged,) = log.files("events")
     damaged.write_bytes(damaged.read_bytes()[:-20])
     with pytest.raises(InputError, match=rf"{damaged.name}.*from a backup, or import the logs again"):
-        make_pairs(log, resources=dataclasses.replace(QUICK, folder=tmp_path))
+        make_pairs(log, resources=QUICK)
 
 
 @pytest.mark.parametrize("n_parts", [1, 3])
@@ -468,12 +454,17 @@ def test_a_disk_that_fills_is_told_and_nothing_is_left(n_parts: int, tmp_path: P
     program += "resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)); "
     paths = {name: list(map(str, files)) for name, files in log.paths.items()}
     program += f"log = Log({{name: list(map(Path, files)) for name, files in {paths!r}.items()}}); "
-    program += "pairs.make_pairs(log, resources=pairs.Resources(1, 400, Path(sys.argv[1])))"
+    program += "pairs.make_pairs(log, resources=pairs.Resources(1, 400))"
     run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert "InputError: DuckDB failed on the click log" in run.stderr
-    assert "free disk space, or choose a larger folder with --temporary" in run.stderr
+    assert "free disk space, or name a larger folder by TMPDIR" in run.stderr
     assert not list(tmp_path.glob("ssi-*"))
 
 

@@ -17,9 +17,7 @@ from reranker.clicks.simulator import (
     attraction_of,
     simulate,
     tables_of,
-    users_of,
 )
-from reranker.config import SIMULATED_USERS
 from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
 from tests.click_readers import counts_of
 from tests.seeds import seeded_rng
@@ -148,13 +146,6 @@ def test_impossible_settings_are_refused() -> None:
 
 def lists_of(**shown: str) -> ResultPages:
     return ResultPages.of({query: list(documents) for query, documents in shown.items()})
-
-
-def test_the_users_of_the_command_have_a_name_each() -> None:
-    for name, kind in zip(SIMULATED_USERS, (PositionBased, Cascade, DynamicBayesian), strict=True):
-        assert isinstance(users_of(name, 4), kind)
-    with pytest.raises(ConfigError, match="'bots': they must be one of position-based, cascade, dbn"):
-        users_of("bots", 4)
 
 
 def test_lists_are_numbered_and_shorter_ones_end() -> None:

@@ -12,6 +12,7 @@ from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_of
 from reranker.errors import NothingToLearn
+from reranker.retrain import learning
 from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, most_asked, read_history
 from reranker.retrain.settings import Newest, RetrainSettings
 from reranker.training import Listener, from_judgements
@@ -75,9 +76,10 @@ def test_propensities_come_from_the_older_part_unless_given(log: ClickLog) -> No
     assert {p.weight for p in given.pairs} != {p.weight for p in found.pairs}
 
 
-def test_a_large_slice_is_sampled_and_equally_each_time(log: ClickLog) -> None:
+def test_a_large_slice_is_sampled_and_equally_each_time(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read_history(log, settings())
-    parts = [read_history(log, settings(max_judged=50)).newest for _ in range(2)]
+    monkeypatch.setattr(learning, "MAX_JUDGED", 50)
+    parts = [read_history(log, settings()).newest for _ in range(2)]
     assert parts[0] == parts[1]
     assert len(parts[0]) == 50
     assert set(one.query_id for one in parts[0]) < set(one.query_id for one in whole.newest)
@@ -111,7 +113,7 @@ def test_nobody_alone_makes_a_document_remembered_for_a_query(log: ClickLog) -> 
     assert history.remembered == {pair for pair, who in people.items() if len(who) >= 2}
     assert 0 < len(history.remembered) < len(people)
     judged = LinksAndJudgements((from_judgements({"j": {"d1": 2.0}}, {"j": "query 0"}),))
-    learner = Learner(small_model(), Path("none"), judged, settings(click_weight=3.0), Listener())
+    learner = Learner(small_model(), Path("none"), judged, settings(), Listener())
     preferences = learner._evidence(history.pairs, history).preferences
     clicks = [p for p in preferences if p.worse]
     assert [p.remembered for p in preferences if not p.worse] == [1.0]

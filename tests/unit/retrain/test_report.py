@@ -97,8 +97,7 @@ def findings(**changes: Any) -> dict[str, Any]:
         memory=MemoryChoice(True, "queries remembered: on"),
     )
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
-    study = ((100, interval(0.01)), (900, interval(0.05)))
-    comparison = ServedComparison(verdict(), 0, {}, (-0.2, 0.1, 0.3), CHANGES, study)
+    comparison = ServedComparison(verdict(), 0, {}, (-0.2, 0.1, 0.3), CHANGES)
     parts: dict[str, Any] = {
         "result": result,
         "engine": "tantivy:index",
@@ -173,7 +172,7 @@ def test_what_people_typed_is_shown_as_text(html: str) -> None:
     assert " 49 " not in "".join(page.texts)
 
 
-@pytest.mark.parametrize("part", ["gate", "queries", "changes", "words", "learning", "clicks", "study", "data"])
+@pytest.mark.parametrize("part", ["gate", "queries", "changes", "words", "learning", "clicks", "data"])
 def test_every_part_is_there_and_linked(part: str, html: str) -> None:
     page = Page(html)
     assert part in page.ids
@@ -197,7 +196,7 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
     ):
         assert shown in text, shown
     assert "random order" not in text
-    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 5
+    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 4
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
@@ -217,7 +216,6 @@ def test_a_refusal_and_a_run_without_anything_to_show() -> None:
     assert page.open == []
     assert "Refused: model" in text
     assert "No query lost." in text
-    assert "study" not in page.ids
     assert ("class", "page refused") in page.attributes
 
 
