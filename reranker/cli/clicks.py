@@ -459,7 +459,9 @@ Examples:
 """,
 )
 @log_arguments
-@click.option("--to", "form", required=True, type=click.Choice(list(EXPORTS)), help="Format to write, see below.")
+@click.option(
+    "--to", "form", required=True, type=common.RemovingChoice(list(EXPORTS)), help="Format to write, see below."
+)
 @click.option(
     "--out",
     "target",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import random
 import sys
 import time
@@ -95,7 +96,8 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command. The error for an unknown name suggests commands with a similar spelling.
 
-        Raises `ConfigError` for a command, or an option of it, that was removed.
+        Raises `ConfigError` for a command that was removed, and for a removed option, on the command line or in the
+        environment.
         """
         path = f"{self.name} {args[0]}" if ctx.parent else args[0]
         try:
@@ -108,6 +110,9 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
         given = takewhile(lambda arg: arg != "--", args[1:])
         refuse_removed(path, (arg.partition("=")[0] for arg in given if arg.startswith("--")))
+        prefix = f"SSI_{path.upper().replace(' ', '_')}_"
+        for variable in sorted(name for name in os.environ if name.startswith(prefix)):
+            refuse_removed(path, [variable.removeprefix(prefix).lower()], f"environment variable {variable}")
         return found
 
     def _inside(self, ctx: click.Context, name: str) -> list[str]:
@@ -281,23 +286,24 @@ alpha_option = setting(
 keep_top_option = setting(RerankSettings, "keep_top", help="Number of top hits that keep their place.")
 
 
-class _Choice(click.Choice[str]):
+class RemovingChoice(click.Choice[str]):
     """One of the choices; a value that was removed gives its successor."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the choice. Raises `ConfigError` for a value that was removed."""
         if param is not None:
             refuse_removed_value(param.opts[0], value)
         return super().convert(value, param, ctx)
 
 
-class _ChoiceList(_Choice):
+class _ChoiceList(RemovingChoice):
     """One or more of the choices, separated by commas."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return ",".join(super(_ChoiceList, self).convert(part.strip(), param, ctx) for part in value.split(","))
 
 
-RETRIEVE = _Choice(RETRIEVALS)
+RETRIEVE = RemovingChoice(RETRIEVALS)
 
 
 def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

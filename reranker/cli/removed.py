@@ -1,8 +1,8 @@
 """Commands, options and values of earlier versions that were removed, each with its successor or the reason.
 
-To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration file
-and ``--set`` then all give the same sentence. To remove a value of an option, add a line to `REMOVED_VALUES`, and for a
-command to `REMOVED_COMMANDS`.
+To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration
+file, its environment variable and ``--set`` then all give the same sentence. To remove a value of an option, add a line
+to `REMOVED_VALUES`, and for a command to `REMOVED_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -129,6 +129,8 @@ REMOVED_COMMANDS: Final[dict[str, str]] = {
 REMOVED_VALUES: Final[dict[tuple[str, str], str]] = {
     ("--retrieve", "hybrid"): f"--retrieve impacts {BETTER_BY_IMPACTS}",
     ("--routes", "first-stage"): f"--routes impacts, with --retrieve impacts, {BETTER_BY_IMPACTS}",
+    ("--to", "parquet"): "`ssi clicks pairs --out FILE.parquet` writes the pairs",
+    ("--to", "tsv"): "`ssi clicks pairs --out FILE.tsv` writes the pairs",
 }
 """Option and its removed value → what follows "--option value was removed in 0.2: "."""
 
@@ -155,7 +157,7 @@ def refuse_removed(command: str, names: Iterable[str], where: str = "") -> None:
     names : iterable of str
         Options, such as ``--model-class``, or keys, such as ``model_class``.
     where : str
-        The table, for the message.
+        The table or the environment variable, for the message.
     """
     removed = REMOVED.get(command, {})
     for name in names:

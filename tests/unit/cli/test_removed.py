@@ -13,9 +13,27 @@ from reranker.cli.main import main
 from reranker.cli.removed import REMOVED, REMOVED_VALUES
 
 TARGET = ("--engine", "tantivy:./index", "--index", "docs", "--model", "model")
-COMMANDS = {"--retrieve": ("search", "serve"), "--routes": ("index", "revectorize", "sync")}
-ARGUMENTS = {"search": ("word",), "index": ("docs.jsonl",)}
+COMMANDS = {
+    "--retrieve": ("search", "serve"),
+    "--routes": ("index", "revectorize", "sync"),
+    "--to": ("clicks export",),
+}
+ARGUMENTS = {
+    "search": ("word", *TARGET),
+    "index": ("docs.jsonl", *TARGET),
+    "clicks export": ("clicks", "--out", "file"),
+}
 GIVEN = [(command, *removed) for removed in REMOVED_VALUES for command in COMMANDS[removed[0]]]
+
+
+def command_of(name: str) -> click.Command:
+    command: click.Command = main
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    return command
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -23,17 +41,16 @@ def test_a_removed_option_is_refused_with_its_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command: click.Command | None = main
-    for word in name.split():
-        assert isinstance(command, click.Group)
-        command = command.get_command(click.Context(main), word)
-    assert command is not None
     for key, reason in REMOVED[name].items():
-        assert key not in map(option_key, options_of(command))
+        assert key not in map(option_key, options_of(command_of(name)))
         option = f"--{key.replace('_', '-')}"
         said = f"{option} was removed in 0.2: {reason}"
         result = CliRunner().invoke(main, [*name.split(), option, "1"])
         assert (result.exit_code, " ".join(result.stderr.split())) == (2, f"error: {said}")
+        variable = f"SSI_{name}_{key}".upper().replace(" ", "_")
+        result = CliRunner().invoke(main, [*name.split(), "--help"], env={variable: "1"})
+        said_of_variable = f"error: environment variable {variable}: {said}"
+        assert (result.exit_code, " ".join(result.stderr.split())) == (2, said_of_variable)
         Path("ssi.toml").write_text(f"[{name.replace(' ', '.')}]\n{key} = 1\n")
         result = CliRunner().invoke(main, [*name.split(), "--help"])
         assert result.exit_code == 2 and said in " ".join(result.stderr.split())
@@ -46,11 +63,11 @@ def test_a_removed_value_is_refused_with_its_successor(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = f"error: {option} {value} was removed in 0.2: {REMOVED_VALUES[option, value]}"
-    given = (command, *ARGUMENTS.get(command, ()), *TARGET)
+    given = (*command.split(), *ARGUMENTS.get(command, TARGET))
     key = option.removeprefix("--")
     written = f'["{value}"]' if key == "routes" else f'"{value}"'
-    (tmp_path / "ssi.toml").write_text(f"[{command}]\n{key} = {written}\n")
-    variables = {f"SSI_{command}_{key}".upper(): value}
+    (tmp_path / "ssi.toml").write_text(f"[{command.replace(' ', '.')}]\n{key} = {written}\n")
+    variables = {f"SSI_{command}_{key}".upper().replace(" ", "_"): value}
     for result in (
         CliRunner().invoke(main, [*given, option, value]),
         CliRunner().invoke(main, ["--config", "ssi.toml", *given]),
@@ -67,6 +84,6 @@ def test_among_others_it_is_refused_too() -> None:
 
 def test_no_removed_value_is_offered() -> None:
     for command, option, value in GIVEN:
-        (found,) = (each for each in options_of(main.commands[command]) if option in each.opts)
+        (found,) = (each for each in options_of(command_of(command)) if option in each.opts)
         assert isinstance(found.type, click.Choice)
         assert value not in found.type.choices
