@@ -122,7 +122,7 @@ pair_options = common.all_of(
         "--memory",
         "memory_mb",
         metavar="MB",
-        help="Memory limit of duckdb. The process needs about 300 MB more. The rest is in the folder TMPDIR.",
+        help="Memory limit of duckdb. The process needs about 300 MB more. The rest is written to the folder TMPDIR.",
     ),
     click.option("--spark-master", metavar="URL", help="Spark cluster. Other settings come from SPARK_CONF_DIR."),
 )
