@@ -9,11 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.cli.common import option_key, options_of
 from reranker.cli.main import main
 from reranker.cli.removed import REMOVED
 from reranker.engines import WriteOp, open_engine
@@ -365,10 +363,3 @@ def test_every_removed_option_is_refused_in_both_forms(tmp_path: Path, key: str,
     for options in ((name, "1"), ("--set", f"{key}=1")):
         result = train(tmp_path, tmp_path / "m", *options)
         assert (result.exit_code, flat(result)) == (2, f"error: {name} was removed in 0.2: {reason}")
-
-
-def test_no_removed_option_is_an_option() -> None:
-    for name, keys in REMOVED.items():
-        command = main.get_command(click.Context(main), name)
-        assert command is not None
-        assert not keys.keys() & {option_key(option) for option in options_of(command)}
