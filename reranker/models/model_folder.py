@@ -48,7 +48,8 @@ _VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 
 
-_LOAD_ATTEMPTS = 3
+_LOAD_ATTEMPTS = 20
+"""Times that a model is read again because it was replaced meanwhile: a reader can be slower than several saves."""
 
 
 # --- saved and loaded
@@ -97,16 +98,14 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
 
 def _load(folder: Path, engine: Engine | None) -> RankingModel:
     """Return the model of a folder. Errors whose message names a path have it as ``path`` in their data."""
-    for attempt in range(_LOAD_ATTEMPTS):
+    for _ in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
         _check_form(content)
         name, sha256, n_bytes = _file_of(content)
         try:
             descriptor = _open_regular(folder / name)
-        except FileNotFoundError as error:
-            if attempt + 1 < _LOAD_ATTEMPTS:
-                continue  # the model was replaced between reading the manifest and the file: read the new manifest
-            raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
+        except FileNotFoundError:
+            continue  # the model was replaced between reading the manifest and the file: read the new manifest
         try:
             arrays = _checked_tensors(descriptor, content, n_bytes, sha256)
         except OSError as error:
@@ -115,9 +114,7 @@ def _load(folder: Path, engine: Engine | None) -> RankingModel:
         finally:
             os.close(descriptor)
         return _model_of(content, arrays, _analyzer(content, engine))
-    raise ArtifactError(
-        f"{str(folder)!r} was replaced {_LOAD_ATTEMPTS} times while it was read; load it again", path=str(folder)
-    )
+    raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder))
 
 
 def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:

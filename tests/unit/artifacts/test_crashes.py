@@ -18,6 +18,7 @@ import pytest
 from reranker import files
 from reranker.errors import ArtifactError
 from reranker.files import write_file
+from reranker.models import model_folder
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.text.vocabulary import Vocabulary
@@ -185,6 +186,23 @@ def test_readers_always_find_a_whole_model_while_it_is_replaced(tmp_path: Path) 
             loads += 1
     assert loads >= 300 and seen == {model.model_id for model in both}
     np.testing.assert_array_equal(mapped.U, before)  # its file is long gone
+
+
+def test_a_reader_that_is_slower_than_several_saves_finds_the_newest_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = small_model(seed=1), small_model(seed=2)
+    save_model(both[0], tmp_path)
+    others, open_file = [both[1], both[0]] * 5, model_folder._open_regular
+
+    def replaced_before(path: Path) -> int:
+        if others:
+            save_model(others.pop(0), tmp_path)
+        return open_file(path)
+
+    monkeypatch.setattr(model_folder, "_open_regular", replaced_before)
+    assert load_model(tmp_path).model_id == both[0].model_id
+    assert not others
 
 
 def test_two_writers_at_once_leave_one_whole_model(tmp_path: Path) -> None:
