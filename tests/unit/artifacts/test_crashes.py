@@ -18,9 +18,9 @@ import pytest
 from reranker import files
 from reranker.errors import ArtifactError
 from reranker.files import write_file
-from reranker.models import model_folder
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
+from reranker.models.tensor_file import _open_regular
 from reranker.text.vocabulary import Vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_encoder, small_model
@@ -193,14 +193,14 @@ def test_a_reader_that_is_slower_than_several_saves_finds_the_newest_model(
 ) -> None:
     both = small_model(seed=1), small_model(seed=2)
     save_model(both[0], tmp_path)
-    others, open_file = [both[1], both[0]] * 5, model_folder._open_regular
+    others, open_file = [both[1], both[0]] * 5, _open_regular
 
     def replaced_before(path: Path) -> int:
         if others:
             save_model(others.pop(0), tmp_path)
         return open_file(path)
 
-    monkeypatch.setattr(model_folder, "_open_regular", replaced_before)
+    monkeypatch.setattr("reranker.models.model_folder._open_regular", replaced_before)
     assert load_model(tmp_path).model_id == both[0].model_id
     assert not others
 
