@@ -98,6 +98,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "trained for new documents",
     },
     "serve": {
+        "threads": "searches wait for the engine without threads; --at-once limits their number",
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
         "no_verify": "files are never copied: replace the folders of model and store by renaming",
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",

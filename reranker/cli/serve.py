@@ -196,9 +196,9 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     default=1,
     help="Number of service processes that share the port.",
 )
-@common.setting(Limits, "threads", help="Number of requests that a process handles at the same time.")
+@common.setting(Limits, "at_once", help="Number of requests that a process handles at the same time.")
 @common.setting(
-    Limits, "max_waiting", help="Number of requests that may wait in the queue. Further requests are answered with 429."
+    Limits, "max_waiting", help="Number of requests that may wait in the queue. Further requests are answered with 503."
 )
 @click.option(
     "--max-body-mb",
@@ -249,8 +249,9 @@ def command(**options: Any) -> None:
             options["models_path" if named[0] == "model_path" else "model_path"] = None
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
-    from reranker.service.app import all_parts, create_app, end_process, listen, run_server
+    from reranker.service.app import all_parts, create_app
     from reranker.service.processes import inherited_socket, run_processes
+    from reranker.service.server import end_process, listen, run_server
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
     from reranker.service.state import open_state
@@ -288,17 +289,17 @@ def _check_rights(engine: Engine, settings: ServiceSettings, *, is_open: bool) -
 
     `Unsupported` is raised for an embedded engine, which has no clients of its own.
     """
-    from reranker.service.forward import address_of, answers_anybody
+    from reranker.service.forward import answers_anybody, connections_of
 
-    url, how = address_of(engine)
-    if how.aws_region is not None:
+    connections = connections_of(engine)
+    if connections.settings.aws_region is not None:
         raise ConfigError(
             "--proxy passes on the credentials of callers, and AWS signatures are made for one host name: callers of "
             "this service have none for the engine. Let them use POST /search, and leave out --proxy"
         )
     if is_open or is_loopback(settings.host):
         return
-    answers = asyncio.run(answers_anybody(url, how))
+    answers = asyncio.run(answers_anybody(connections))
     if answers is None:
         raise ConfigError(
             f"the engine does not answer, so it is unknown whether it asks the clients of {settings.host}:"

@@ -29,8 +29,7 @@ def open_engine(
     engine : str, Elasticsearch or OpenSearch
         A spec (``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``), or an official client that you have
         created, with its nodes, sniffing, credentials, TLS, compression and instrumentation. You close your own client.
-        Its requests are bounded by the client's own timeouts, which apply per packet, unless it uses the connection
-        class `reranker.engines.deadlines.DeadlineNode` or `DeadlineConnection`.
+        Its requests are bounded by the client's own timeouts, which apply per packet.
     settings : EngineSettings, optional
         Credentials and time limits; None: from the environment (`EngineSettings.from_environment`). With a client of
         your own, only the time limits are used.
@@ -47,7 +46,7 @@ def open_engine(
         from reranker.engines.rest import RestEngine
 
         own = settings or EngineSettings()
-        return RestEngine(EngineClient(engine, spec_of(engine), own, retries, keep_open=True))
+        return RestEngine(EngineClient(spec_of(engine), own, retries, engine))
     spec = engine
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in ("tantivy", "elasticsearch", "opensearch"):
@@ -57,14 +56,11 @@ def open_engine(
             "for example elasticsearch:http://127.0.0.1:9200"
         )
     if kind != "tantivy":
-        from reranker.engines.clients import EngineClient, open_client
-        from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
+        from reranker.engines.clients import EngineClient
         from reranker.engines.rest import RestEngine
 
-        dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
         settings = settings or EngineSettings.from_environment()
-        url = _checked_url(kind, rest)
-        return RestEngine(EngineClient(open_client(dialect, url, settings), f"{kind}:{url}", settings, retries))
+        return RestEngine(EngineClient(f"{kind}:{_checked_url(kind, rest)}", settings, retries))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     from reranker.engines.language import WEIGHTED_WORDS

@@ -1,41 +1,37 @@
-"""The official clients of Elasticsearch and OpenSearch, and sending requests through either of them.
+"""Requests to Elasticsearch and OpenSearch, and their errors.
 
-`open_client` creates a client from `EngineSettings`. It uses the client's own support for credentials, TLS and signing,
-and our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
-through one that the user has created, and returns a JSON object or raises one of our errors.
+`EngineClient` returns JSON objects or raises one of our errors. Its requests go over `HttpConnections`, with the
+credentials and headers of `EngineSettings`. They can also go through an official client that the user has created, with
+its nodes, sniffing, credentials and instrumentation; it cannot be used on an event loop.
 
-Clients created here never retry. Their requests go directly to the client's node or connection, because the client's
-own work for each request would take a tenth of the processor time of a search. Each request through a user's
-Elasticsearch client disables its retries. The OpenSearch client has no such option, so that a user's client keeps its
-own ``max_retries``.
+Nothing is retried here. Each request through a user's Elasticsearch client disables its retries. The OpenSearch client
+has no such option, so that a user's client keeps its own ``max_retries``.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+import aiohttp
 import elastic_transport
 import elasticsearch
 import opensearchpy
 from elastic_transport.client_utils import basic_auth_to_header
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch, OpenSearchWarning
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
-from reranker.deadline import Deadline
-from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, Exchange, within
+from reranker.engines.connections import HttpConnections, Reply
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
+from reranker.engines.event_loop import result_of
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
 from reranker.engines.settings import EngineSettings
-from reranker.engines.wire import caller_rights, json_bytes, json_value, passed_headers, request_deadline
+from reranker.engines.wire import caller_rights, json_bytes, passed_headers, request_deadline, while_waiting
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -74,93 +70,8 @@ _COMPATIBLE = {
     for kind in (JSON, NDJSON)
 }
 """Content types of the Elasticsearch client's requests."""
-CLIENT_SPANS = "OTEL_PYTHON_INSTRUMENTATION_ELASTICSEARCH_ENABLED"
-"""Environment variable of the Elasticsearch client: whether it creates a span for each request."""
-
-
-# --- clients
-
-
-class _Untouched(elastic_transport.Serializer):
-    """Passes bodies and answers through as bytes, because `EngineClient` encodes and decodes them faster."""
-
-    mimetype = JSON
-
-    def loads(self, data: bytes) -> Any:
-        return data
-
-    def dumps(self, data: Any) -> bytes:
-        return bytes(data)
-
-
-class _UntouchedText(opensearchpy.serializer.Serializer):
-    """The same as `_Untouched` for the OpenSearch client."""
-
-    mimetype = JSON
-
-    def loads(self, s: str) -> Any:
-        return s
-
-    def dumps(self, data: Any) -> Any:
-        return data
-
-
-def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elasticsearch | OpenSearch:
-    """Return a client for a URL. It keeps up to ``settings.connections`` connections open, and never retries."""
-    secure = url.startswith("https:")
-    tls: dict[str, Any] = {}
-    if secure:
-        tls = {"verify_certs": settings.verify, "ssl_show_warn": False}
-        tls |= {"ca_certs": settings.ca_file} if settings.ca_file is not None else {}
-    headers = {"user-agent": "ssi-reranker", **settings.headers}
-    if dialect is ELASTICSEARCH:
-        if settings.aws_region is not None:
-            raise ConfigError("requests to Elasticsearch cannot be signed for AWS: use the spec opensearch:URL")
-        if settings.api_key is not None:
-            headers["authorization"] = f"ApiKey {settings.api_key}"
-        elif settings.user is not None:
-            headers["authorization"] = basic_auth_to_header((settings.user, settings.password or ""))
-        own = {name.lower(): value for name, value in headers.items()}
-        client = Elasticsearch(
-            url,
-            node_class=type("Node", (DeadlineNode,), {"settings": settings, "client_headers": own}),
-            headers=headers,
-            connections_per_node=settings.connections,
-            request_timeout=settings.read_timeout_s,
-            max_retries=0,
-            retry_on_timeout=False,
-            retry_on_status=(),
-            serializers={
-                JSON: _Untouched(),
-                NDJSON: _Untouched(),
-                "application/vnd.elasticsearch+json": _Untouched(),
-                "application/vnd.elasticsearch+x-ndjson": _Untouched(),
-                "text/*": _Untouched(),
-            },
-            **tls,
-        )
-        if CLIENT_SPANS not in os.environ:
-            # Its spans contain the URL with ?q= and the engine's error message, both of which quote the query. Those of
-            # `EngineClient` do not. The client has no other switch than the variable, which is of the whole process.
-            client._otel.enabled = False
-        return client
-    if settings.api_key is not None:
-        headers["authorization"] = f"ApiKey {settings.api_key}"
-    return OpenSearch(
-        [url],
-        connection_class=type("Connection", (DeadlineConnection,), {"settings": settings}),
-        http_auth=_login(settings),
-        headers=headers,
-        pool_maxsize=settings.connections,
-        use_ssl=secure,
-        timeout=settings.read_timeout_s,
-        max_retries=0,
-        retry_on_timeout=False,
-        retry_on_status=(),
-        serializer=_UntouchedText(),
-        serializers={JSON: _UntouchedText(), "text/html": _UntouchedText()},
-        **tls,
-    )
+_WITHOUT_SECRETS = frozenset({"accept-encoding", "user-agent"})
+"""Own headers that also go with requests for a caller: any other may hold credentials of the program."""
 
 
 def spec_of(client: Elasticsearch | OpenSearch) -> str:
@@ -171,10 +82,26 @@ def spec_of(client: Elasticsearch | OpenSearch) -> str:
     return f"opensearch:{connection.host}{connection.url_prefix}"
 
 
-def _login(settings: EngineSettings) -> Any:
-    """Return the ``http_auth`` of opensearch-py: user and password, a signer for AWS (version 4), or None."""
+Sign = Callable[[str, str, bytes | None], Mapping[str, str]]
+"""``sign(method, url, body)`` returns the headers that sign a request."""
+
+
+def _own_headers(settings: EngineSettings) -> dict[str, str]:
+    """Return the headers of every request of the program itself, with its credentials."""
+    headers = {"user-agent": "ssi-reranker", **{name.lower(): value for name, value in settings.headers.items()}}
+    if settings.api_key is not None:
+        headers["authorization"] = f"ApiKey {settings.api_key}"
+    elif settings.user is not None:
+        headers["authorization"] = basic_auth_to_header((settings.user, settings.password or ""))
+    return headers
+
+
+def _signer(dialect: Dialect, settings: EngineSettings) -> Sign | None:
+    """Return what signs requests for AWS (version 4), or None if they are not signed."""
     if settings.aws_region is None:
-        return None if settings.user is None else (settings.user, settings.password or "")
+        return None
+    if dialect is ELASTICSEARCH:
+        raise ConfigError("requests to Elasticsearch cannot be signed for AWS: use the spec opensearch:URL")
     try:
         from botocore.session import Session
     except ImportError as error:
@@ -185,100 +112,44 @@ def _login(settings: EngineSettings) -> Any:
             f"requests must be signed for AWS region {settings.aws_region}, but no AWS credentials were found: set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, configure a profile, or give the machine a role"
         )
-    return opensearchpy.Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
-
-
-# --- requests
-
-Send = Callable[[str, str, bytes | None, Mapping[str, str]], None]
-"""``send(method, target, body, headers)`` sends a request; its answer is in the `Exchange`."""
-
-
-def _sender_of(client: Elasticsearch | OpenSearch) -> Send | None:
-    """Return the function that sends requests directly to a client's only node or connection.
-
-    The result is None for a client without our connection class.
-    """
-    if isinstance(client, Elasticsearch):
-        (node,) = client.transport.node_pool.all()
-        if not isinstance(node, DeadlineNode):
-            return None
-        send = node.send
-
-        def send_compatible(method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
-            # As the client does: a newer server then answers in the format of the client's version.
-            send(method, target, body, {name: _COMPATIBLE.get(value, value) for name, value in headers.items()})
-
-        return send_compatible
-    connection = client.transport.get_connection()
-    return connection.send if isinstance(connection, DeadlineConnection) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer of the engine."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: bytes | None = None
-    """The body as read by our own connection class; None if another class read it."""
-    value: Any = None
-    """The body as decoded by the client, if ``data`` is None."""
-
-    def json(self) -> Any:
-        """Return the decoded answer. `ValueError` if it is not a complete JSON text."""
-        if self.data is not None:
-            return json_value(self.data)
-        if isinstance(self.value, str | bytes | None):
-            raise ValueError("not JSON")
-        return self.value
-
-    @property
-    def text(self) -> str:
-        """The first 200 characters of an answer that is not JSON."""
-        if self.data is not None:
-            return self.data[:200].decode("utf-8", "replace").strip()
-        return str(self.value or "")[:200].strip()
+    sign: Sign = opensearchpy.Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
+    return sign
 
 
 class EngineClient:
-    """Sends requests through an official client of either engine.
+    """Sends requests to one engine.
 
     Parameters
     ----------
-    client : Elasticsearch or OpenSearch
-        The client.
     spec : str
-        Name of the engine in messages and files, without credentials.
+        Kind and URL of the engine, without credentials.
     settings : EngineSettings
-        Time limits.
+        Credentials, time limits, TLS and HTTP proxy.
     retries : Retries, optional
         Retry policy for repeatable requests without a time limit of their own; None: no retries.
-    keep_open : bool
-        Whether `close` leaves the client open, because its user closes it.
+    client : Elasticsearch or OpenSearch, optional
+        A user's client, through which requests go; `close` leaves it open. None: they go over `HttpConnections`.
     """
 
     def __init__(
         self,
-        client: Elasticsearch | OpenSearch,
         spec: str,
         settings: EngineSettings,
         retries: Retries | None = None,
-        *,
-        keep_open: bool = False,
+        client: Elasticsearch | OpenSearch | None = None,
     ) -> None:
-        self.dialect = ELASTICSEARCH if isinstance(client, Elasticsearch) else OPENSEARCH
-        self.kind, self.spec, self.retries = self.dialect.least.kind, spec, retries
-        self._client, self._settings, self._keep_open = client, settings, keep_open
-        self._direct = None if keep_open else _sender_of(client)
-        # A client creates spans only for requests that it sends itself.
-        has_spans = isinstance(client, Elasticsearch) and client._otel.enabled
-        self._send = None if has_spans else self._direct
+        self.kind, _, url = spec.partition(":")
+        self.dialect = ELASTICSEARCH if self.kind == "elasticsearch" else OPENSEARCH
+        self.spec, self.retries = spec, retries
+        self.connections = HttpConnections(url, settings)
+        self._client, self._settings = client, settings
+        self._headers = _own_headers(settings)
+        self._sign = None if client is not None else _signer(self.dialect, settings)
 
     @property
-    def address(self) -> tuple[str, EngineSettings]:
-        """URL of the engine, and how it is reached."""
-        return self.spec.partition(":")[2], self._settings
+    def is_awaitable(self) -> bool:
+        """Whether an event loop can send its requests (`reranker.engines.event_loop`)."""
+        return self._client is None
 
     def call(
         self,
@@ -360,9 +231,8 @@ class EngineClient:
         return EngineUnavailable(message, engine=self.kind, status=200, error_type="unusable_answer")
 
     def close(self) -> None:
-        """Close all connections, unless the client belongs to its user (``keep_open``)."""
-        if not self._keep_open:
-            self._client.close()
+        """Close the connections of synchronous code."""
+        self.connections.close()
 
     def _reply(
         self,
@@ -430,64 +300,82 @@ class EngineClient:
     def _exchanged(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
     ) -> Reply:
-        """Return the answer to a request, of any status, preferably as our own connection class has read it."""
-        exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s, target)
-        send = self._send
-        if caller_rights.get() is not None:
-            if self._direct is None:
-                raise ConfigError("a client of your own has its own credentials, and cannot ask for a caller")
-            send = self._direct
+        """Return the answer to a request, of any status."""
+        if self._client is not None:
+            return self._by_client(self._client, method, target, data, headers, limit_s)
+        work = while_waiting.get()
+        token = while_waiting.set(None)  # requests of that work do not start it again
         try:
-            with within(exchange):
-                if send is None:
-                    reply = self._ask(method, target, data, headers, limit_s)
-                else:
-                    send(method, target, data, headers)
-                    reply = Reply(0, {})  # the answer is in the exchange
-        except HTTPError as error:
+            given = self._all_headers(method, target, data, headers)
+            sent = self.connections.reply(method, target, data, given, limit_s)
+            reply = result_of(sent, work)
+        except (aiohttp.ClientError, OSError) as error:
             raise self._no_reply(error, f"{method} {target.partition('?')[0]}", limit_s) from error
+        finally:
+            while_waiting.reset(token)
+        if said := reply.headers.get("warning"):
+            is_elastic = self.dialect is ELASTICSEARCH
+            warnings.warn(said, elasticsearch.ElasticsearchWarning if is_elastic else OpenSearchWarning, stacklevel=2)
+        return reply
+
+    def _all_headers(
+        self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Return the headers of a request, with the credentials of its caller if it is made for one."""
+        if self.dialect is ELASTICSEARCH:
+            # As Elastic's client does: a newer server then answers in the format of the client's version.
+            headers = {name: _COMPATIBLE.get(value, value) for name, value in headers.items()}
+        rights = caller_rights.get()
+        if rights is not None:
+            own = {name: value for name, value in self._headers.items() if name in _WITHOUT_SECRETS}
+            return {**own, **headers, **rights}
+        signed = {} if self._sign is None else self._sign(method, self.connections.url + target, data)
+        return {**self._headers, **headers, **signed}
+
+    def _by_client(
+        self,
+        client: Elasticsearch | OpenSearch,
+        method: str,
+        target: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        limit_s: float,
+    ) -> Reply:
+        """Return the answer to a request that a user's client sends."""
+        if caller_rights.get() is not None:
+            raise ConfigError("a client of your own has its own credentials, and cannot ask for a caller")
+        try:
+            if isinstance(client, Elasticsearch):
+                client = client.options(request_timeout=limit_s, max_retries=0, retry_on_timeout=False)
+                answer = client.perform_request(method, target, headers=headers, body=data)
+                return Reply(answer.meta.status, answer.meta.headers, None, answer.body)
+            value = client.transport.perform_request(method, target, body=data, timeout=limit_s, headers=headers)
+            return Reply(404 if value is False else 200, {}, None, value)
         except (
             elastic_transport.TransportError,
             elastic_transport.ApiError,
             opensearchpy.OpenSearchException,
         ) as error:
-            if exchange.reply is None:
-                return self._of_error(error, exchange.error, f"{method} {target.partition('?')[0]}", limit_s)
-        seen = exchange.reply
-        if send is not None and seen is not None and (said := seen.headers.get("warning")):
-            is_elastic = self.dialect is ELASTICSEARCH
-            warnings.warn(said, elasticsearch.ElasticsearchWarning if is_elastic else OpenSearchWarning, stacklevel=2)
-        return reply if seen is None else Reply(seen.status, seen.headers, seen.data)
+            return self._of_error(error, f"{method} {target.partition('?')[0]}", limit_s)
 
-    def _ask(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float) -> Reply:
-        """Send a request through the client; raises the client's own errors."""
-        client = self._client
-        if isinstance(client, Elasticsearch):
-            if self._keep_open:
-                client = client.options(request_timeout=limit_s, max_retries=0, retry_on_timeout=False)
-            answer = client.perform_request(method, target, headers=headers, body=data)
-            return Reply(answer.meta.status, answer.meta.headers, None, answer.body)
-        value = client.transport.perform_request(method, target, body=data, timeout=limit_s, headers=headers)
-        return Reply(404 if value is False else 200, {}, None, value)
-
-    def _of_error(self, error: Exception, cause: Exception | None, request: str, limit_s: float) -> Reply:
-        """Return the answer that a client raised as an error, or raise our error; ``cause`` is urllib3's error."""
+    def _of_error(self, error: Exception, request: str, limit_s: float) -> Reply:
+        """Return the answer that a user's client raised as an error, or raise our error."""
         if isinstance(error, elastic_transport.ApiError):
             return Reply(error.meta.status, error.meta.headers, None, error.body)
         if isinstance(error, opensearchpy.TransportError) and isinstance(error.status_code, int):
             return Reply(error.status_code, {}, None, error.info)
         if isinstance(error, elastic_transport.SerializationError | opensearchpy.SerializationError):
             raise self.unusable(request, f"incomplete JSON: {error!s:.120}") from None
-        raise self._no_reply(cause or error, request, limit_s) from error
+        raise self._no_reply(error, request, limit_s) from error
 
     def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
         """Return the error for a request without a complete answer; ``error`` is None if it was too late to send it."""
-        unreached = isinstance(error, NewConnectionError)
-        if error is None or (isinstance(error, _LATE) and not unreached):
+        if error is None or isinstance(error, _LATE):
             message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or request less"
             return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
+        unreached = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorDNSError)
         data = {"engine": self.kind, "status": None, "timed_out": False, "unreached": unreached}
-        if isinstance(error, SSLError | elastic_transport.TlsError | opensearchpy.SSLError):
+        if isinstance(error, aiohttp.ClientSSLError | elastic_transport.TlsError | opensearchpy.SSLError):
             remedy = "set SSI_ENGINE_CA_FILE to the certificate of the authority that signed it"
             return EngineRejected(
                 f"cannot establish a TLS connection to {self.spec} ({error}): {remedy}", error_type="tls", **data
@@ -510,12 +398,7 @@ class EngineClient:
         raise EngineRejected(message, engine=self.kind, status=reply.status, error_type="unsupported_product")
 
 
-_LATE = (
-    ConnectTimeoutError,
-    ReadTimeoutError,
-    elastic_transport.ConnectionTimeout,
-    opensearchpy.ConnectionTimeout,
-)
+_LATE = (TimeoutError, elastic_transport.ConnectionTimeout, opensearchpy.ConnectionTimeout)
 
 
 def _error_of(reply: Reply, engine: str, request: str) -> EngineError:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from reranker.engines.settings import EngineSettings
 from reranker.errors import EngineAuthError, EngineRejected
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
+
+if TYPE_CHECKING:
+    from reranker.engines.connections import HttpConnections
 
 MAX_HITS = 10_000
 """Largest number of hits (``index.max_result_window``), and largest ``num_candidates`` and rescore window."""
@@ -153,12 +155,16 @@ class TakesRequests(Protocol):
 
 
 @runtime_checkable
-class HasAddress(Protocol):
+class HasConnections(Protocol):
     """An engine reached over HTTP, to which requests of others can be passed on."""
 
     @property
-    def address(self) -> tuple[str, EngineSettings]:
-        """URL of the engine, and how it is reached."""
+    def connections(self) -> HttpConnections:
+        """The connections to the engine."""
+
+    @property
+    def is_awaitable(self) -> bool:
+        """Whether an event loop can send its requests (`reranker.engines.event_loop`)."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.engines.clients import EngineClient
+from reranker.engines.connections import HttpConnections
 from reranker.engines.dialects import scripts_allowed
 from reranker.engines.language import property_type
 from reranker.engines.protocol import (
@@ -31,7 +32,6 @@ from reranker.engines.protocol import (
     version_numbers,
 )
 from reranker.engines.retry import VIEW_LOST, Attempts
-from reranker.engines.settings import EngineSettings
 from reranker.engines.wire import check_name, failed_shards, json_bytes, own_rights, quoted
 from reranker.errors import (
     EngineAuthError,
@@ -99,9 +99,14 @@ class RestEngine:
         return self._client.dialect.least
 
     @property
-    def address(self) -> tuple[str, EngineSettings]:
-        """URL of the engine, and how it is reached."""
-        return self._client.address
+    def connections(self) -> HttpConnections:
+        """The connections to the engine."""
+        return self._client.connections
+
+    @property
+    def is_awaitable(self) -> bool:
+        """Whether an event loop can send its requests."""
+        return self._client.is_awaitable
 
     def close(self) -> None:
         """Close all connections."""

@@ -44,8 +44,6 @@ class EngineSettings:
     """PEM file of the authorities that sign the engine's certificate; None uses the default ones."""
     verify: bool = True
     """False accepts any certificate; for tests only."""
-    connections: int = 16
-    """Largest number of connections kept open."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request, for example for a gateway in front of the engine."""
     proxy: str | None = field(default=None, repr=False)
@@ -117,7 +115,7 @@ def _check_type(name: str, value: Any) -> None:
     wanted = "a text in quotes"
     if name == "verify":
         types, wanted = bool, "true or false"
-    elif name in (*_TIMES, "connections"):
+    elif name in _TIMES:
         types, wanted = (int, float), "a number"
     elif name == "headers":
         types, wanted = dict, "a table of texts"

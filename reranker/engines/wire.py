@@ -43,11 +43,9 @@ def own_rights() -> Iterator[None]:
 
 
 while_waiting: ContextVar[Callable[[], None] | None] = ContextVar("while_waiting", default=None)
-"""Function that is called after a request of this context is sent and before its answer is read.
+"""Function that is called once a request of this context is on its way. It must not raise errors.
 
-It is called for every request that goes over a connection already open, and for no others. It must not raise errors.
-Requests that it sends itself do not call it again. It should send none: the connection of the first request stays
-occupied meanwhile, so that enough such requests at the same time would occupy all connections and wait for each other.
+Requests that it sends itself do not call it again.
 """
 
 

@@ -1,4 +1,4 @@
-"""The HTTP application, its admission control, and the server that runs it in this process.
+"""The HTTP application and its admission control.
 
 A part of the service plugs in as a `ServicePart`, which `create_app` includes. Rules for its routes:
 
@@ -6,9 +6,9 @@ A part of the service plugs in as a `ServicePart`, which `create_app` includes. 
 - A route reads its body with `reranker.service.http.body_of`, which validates the body while decoding it.
 - ``serving = state.serving`` is the version that answers. A route reads it once per request and passes it on, because
   a rollout may replace it between two reads.
-- Work that takes more than a millisecond runs in a thread, within the deadline: ``await state.run(context, function)``.
-  A function that queries the engine is wrapped: ``state.run(context, lambda: state.ask_engine(function))``. The circuit
-  breaker then fails it immediately while the engine is down.
+- What queries the engine runs within the deadline: ``state.run(context.deadline, lambda: state.ask_engine(function))``.
+  The circuit breaker then fails it immediately while the engine is down. Work that takes more than a few milliseconds
+  itself runs by ``state.work.in_thread``.
 - `AdmissionControl` has checked size, rate, key and queue before a request reaches its route.
 - A route raises errors: a `ServiceError`, whose message must not contain anything from the request, or any error of
   `reranker.errors`. Pass ``responses=COMMON_RESPONSES`` (or those of the API family) to each route.
@@ -17,25 +17,17 @@ A part of the service plugs in as a `ServicePart`, which `create_app` includes. 
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import gc
-import ipaddress
 import itertools
 import logging
-import os
 import re
 import secrets
-import signal
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -44,13 +36,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reranker.deadline import Deadline
 from reranker.engines.bodies import variables_of
+from reranker.engines.protocol import HasConnections
 from reranker.engines.wire import PASSED_HEADERS, passed_headers
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
-from reranker.heap import share_arenas
 from reranker.service import operate, rerank_api, search
 from reranker.service.auth import may, presented_key
-from reranker.service.forward import Forwarder, address_of
+from reranker.service.forward import Forwarder, connections_of
 from reranker.service.http import (
     COMMON_RESPONSES,
     CONTEXT_KEY,
@@ -67,11 +59,9 @@ from reranker.service.http import (
     install_handlers,
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
-from reranker.service.processes import SharedSocket
 from reranker.service.proxy import EngineProxy
 from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
-from reranker.service.telemetry import finish_tracing
 from reranker.tracing import Attributes, traced
 
 _access = logging.getLogger("reranker.service.access")
@@ -92,7 +82,7 @@ class AdmissionControl:
     """ASGI middleware that reads the whole body, within limits of size and time, before the application is called.
 
     Checks, in this order: size of the headers (431), draining (503), host (403), key (401, 403), content encoding
-    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503).
+    (415), announced length (413), queue (503), then the body as it arrives (400, 413, 408, 503).
 
     Requests for the engine go to ``proxy``, which reads their bodies itself. They need no key of the service: the
     engine decides about them.
@@ -115,7 +105,7 @@ class AdmissionControl:
         context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
         scope[CONTEXT_KEY], scope[LIMITS_KEY] = context, self._limits
         started, status = time.perf_counter(), 0
-        # A context variable belongs to this request only, and is copied into the thread that queries the engine.
+        # A context variable belongs to this request only, and is copied into the work that queries the engine.
         passed_headers.set(_passed(headers))
 
         async def noting(message: Message) -> None:
@@ -154,24 +144,22 @@ class AdmissionControl:
                     await self._proxy(scope, receive, send)
                     return
                 self._check_own(scope, headers)
-                body = await self._body(receive, self._state.body_limit(scope["path"]), context.client)
+                body = await self._body(receive, self._state.body_limit(scope["path"]))
                 held = len(body)
-                self._check_queue(scope["path"], context.client)
+                self._check_queue(scope["path"])
                 # The time that the client needed to send the body does not count against the service's deadline.
                 context.deadline = Deadline(self._state.settings.deadline_s)
             except ServiceError as error:
                 await self._refuse(scope, receive, send, error)
                 return
-            self._state.admit(context.client, 1)
+            self._state.admitted += 1
             try:
                 if held <= LARGE_BODY:
                     await self._app(scope, _replay(body, receive), send)
                     return
                 async with AsyncExitStack() as places:
                     try:
-                        await places.enter_async_context(
-                            self._state.large_bodies.place(context.deadline, context.client)
-                        )
+                        await places.enter_async_context(self._state.large_bodies.place(context.deadline))
                     except ServiceError as error:
                         await self._refuse(scope, receive, send, error)
                         return
@@ -179,12 +167,12 @@ class AdmissionControl:
                     del body
                     await self._app(scope, again, send)
             finally:
-                self._state.admit(context.client, -1)
+                self._state.admitted -= 1
         finally:
-            self._state.hold(context.client, -held)
+            self._state.hold(-held)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Raise `ServiceError` if no request with these headers is allowed now; note who the client is."""
+        """Raise `ServiceError` if no request with these headers is allowed now."""
         path, limits = scope["path"], self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("query_string", b""))
         if size > limits.max_header_bytes:
@@ -192,20 +180,18 @@ class AdmissionControl:
         if self._state.draining and path not in ALWAYS_OPEN:
             raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
         self._check_host(headers)
-        scope[CONTEXT_KEY].client = _client_of(scope)
 
     def _check_own(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` if a request to the service itself needs another key, or its body is not allowed."""
-        path, context = scope["path"], scope[CONTEXT_KEY]
+        path = scope["path"]
         self._check_key(scope, headers)
-        context.client = f"key {context.key_name}" if context.key_name else context.client
         if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
             raise ServiceError(415, "the body is compressed: send it without Content-Encoding")
         length = headers.get(b"content-length", b"0")
         most = self._state.body_limit(path)
         if length.isdigit() and int(length[:20]) > most:
             raise _too_large(most)
-        self._check_queue(path, context.client)
+        self._check_queue(path)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` 403 if Host or Origin is not one of the service's allowed hosts."""
@@ -237,16 +223,16 @@ class AdmissionControl:
             raise ServiceError(403, "the role of this API key does not allow this request")
         scope[CONTEXT_KEY].key_name = key.name
 
-    def _check_queue(self, path: str, client: str) -> None:
+    def _check_queue(self, path: str) -> None:
         """Raise the errors of `ServiceState.check_queue`, but for paths that are always answered."""
         if path not in NOT_QUEUED:
-            self._state.check_queue(client)
+            self._state.check_queue()
 
-    async def _body(self, receive: Receive, most: int, client: str) -> bytes:
+    async def _body(self, receive: Receive, most: int) -> bytes:
         """Return the whole body. If it is refused, release the bytes counted for it."""
-        body, is_whole = await self._state.read_body(receive, most, client)
+        body, is_whole = await self._state.read_body(receive, most)
         if not is_whole or len(body) > most:
-            self._state.hold(client, -len(body))
+            self._state.hold(-len(body))
             raise _too_large(most)
         return body
 
@@ -256,7 +242,7 @@ class AdmissionControl:
         headers = {"Connection": "close", **(error.headers or {})}
         if error.status_code == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
+        if error.kind == "overloaded" or scope.get("http_version", "1.1").startswith("2"):
             # When the service is busy the connection stays open, because a reconnect costs both sides more.
             del headers["Connection"]
         response = error_response(self._state.shape_of(path), error.status_code, error.kind, error.message, headers)
@@ -289,22 +275,6 @@ def _attributes_of(scope: Scope) -> Attributes:
     method = scope["method"] if scope["method"] in HTTP_METHODS else "_OTHER"
     attributes = {"http.request.method": method, "url.scheme": scope["scheme"], "url.path": scope["path"]}
     return {**attributes, "server.address": host, "server.port": port or 0}
-
-
-def _client_of(scope: Scope) -> str:
-    """Return the client's address; for IPv6 its /64 network, since one client usually owns all of it."""
-    return _network_of(str((scope.get("client") or ("unknown",))[0]))
-
-
-@functools.lru_cache(maxsize=1024)
-def _network_of(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    return str(address.ipv4_mapped or ipaddress.IPv6Network((address, 64), strict=False))
 
 
 def _too_large(most: int) -> ServiceError:
@@ -355,23 +325,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
     return again
 
-
-_log = logging.getLogger(__name__)
-HEADER_TIMEOUT_MS = 6000
-"""Milliseconds after which a connection is closed if it has not sent its headers, or is idle after an answer."""
-HTTP_BUFFER_BYTES = 128 * 1024
-BACKLOG = 1024
-MAX_CONNECTIONS = 4096
-"""High, because idle and slow connections cost little and must not keep other clients out."""
-PARENT_S = 1.0
-"""Seconds between two checks whether the parent process is still running."""
-ARENAS = 2
-"""Memory arenas (glibc malloc) shared by all threads."""
-COLLECTED_OBJECTS = 20_000
-"""Objects after which the youngest are searched for garbage. By Python's default of 700, every search would be
-interrupted once or twice, and nearly all of its objects would be found to be in use."""
-STOP_S = 1.0
-"""Seconds that connections have to close after the last running request."""
 
 operations_router = APIRouter(route_class=JsonRoute, tags=["operations"])
 
@@ -460,7 +413,7 @@ async def metrics(state: State) -> Response:
 @operations_router.get("/versions", operation_id="versions", responses=COMMON_RESPONSES)
 async def versions(state: State, context: Context) -> VersionList:
     """List the versions that a request can name."""
-    known = await state.run(context, state.versions.folders.known)
+    known = await state.work.in_thread(context.deadline, state.versions.folders.known)
     live = state.serving.model_id
     return VersionList(versions=[Version(model_id=model_id, live=model_id == live) for model_id in known])
 
@@ -605,7 +558,7 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
     install_handlers(app, state.shape_of)
     proxy = None
     if settings.proxy:
-        state.forwarder = Forwarder(*address_of(state.engine), settings.caller_headers)
+        state.forwarder = Forwarder(connections_of(state.engine), settings.caller_headers)
         proxy = EngineProxy(state, state.forwarder)
     app.add_middleware(AdmissionControl, state=state, proxy=proxy)
     _describe(app, kinds, state.keys is not None)
@@ -616,9 +569,9 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
 async def _open(app: FastAPI) -> AsyncIterator[None]:
     """Close the connections to the engine, which belong to the event loop, when the application ends."""
     yield
-    forwarder = app.state.service.forwarder
-    if forwarder is not None:
-        await forwarder.close()
+    engine = app.state.service.engine
+    if isinstance(engine, HasConnections):
+        await engine.connections.close_own()
 
 
 def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> None:
@@ -635,124 +588,3 @@ def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> N
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address exclusively.
-
-    The server's own socket would set SO_REUSEPORT, so that a second service could start on the same port and take half
-    of the requests. Raises `ConfigError` if another process listens there, or the address is not one of this machine.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            # The port may still have connections of a service that has just stopped.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({error.strerror}): stop the process that uses this port, or choose "
-            "another --port"
-        ) from error
-    listener.setblocking(False)
-    return listener
-
-
-def run_server(
-    app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
-) -> None:
-    """Serve until SIGTERM or SIGINT; then finish running requests, refuse new ones, and return within ten seconds.
-
-    SIGHUP polls for another live version at once. With ``shared``, the process serves on the socket that it shares with
-    the other processes of the service. Raises the errors of `listen`.
-    """
-    share_arenas(ARENAS)
-    # Objects that live as long as the service need not be scanned by every garbage collection.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
-    asyncio.run(_serve(app, state, settings, shared))
-
-
-def end_process() -> NoReturn:
-    """End this process with status 0 after sending all spans and flushing all buffers.
-
-    Native threads of the server may still be running. If one of them asks for the interpreter while it is being
-    finalized, the process aborts, and a service that stopped correctly would report a failure.
-    """
-    finish_tracing()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
-async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None) -> None:
-    from granian import net
-    from granian.constants import HTTPModes, Interfaces
-    from granian.http import HTTP1Settings
-    from granian.server.embed import Server
-
-    listener = listen(settings.host, settings.port) if shared is None else shared.listener
-    server = Server(
-        app,
-        settings.host,
-        settings.port,
-        interface=Interfaces.ASGINL,
-        http=HTTPModes.http1,
-        websockets=False,
-        backlog=BACKLOG,
-        backpressure=MAX_CONNECTIONS,
-        log_enabled=False,
-        http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=HTTP_BUFFER_BYTES),
-        ssl_cert=settings.tls_cert,
-        ssl_key=settings.tls_key,
-    )
-    # Replaces the socket that the server would create, which shares its port.
-    holder = net.SocketHolder(listener.detach(), False, BACKLOG)  # type: ignore[attr-defined, call-arg]
-    vars(server).update(_shd=holder, _init_shared_socket=lambda: None)
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, state.watcher.reload)
-    state.watcher.start()
-    checking = asyncio.create_task(state.keep_checking())
-    serving = asyncio.create_task(server.serve())
-    where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
-    _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
-    ended = asyncio.create_task(_until_stopped(stop, None if shared is None else shared.parent))
-    try:
-        async with app.router.lifespan_context(app):
-            await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            await _drain(state, settings)
-            server.stop()  # type: ignore[no-untyped-call]
-            await asyncio.wait({serving}, timeout=STOP_S)
-    finally:
-        checking.cancel()
-        ended.cancel()
-        state.close()
-    _log.info("stopped", extra={"ssi": {}})
-
-
-async def _until_stopped(stop: asyncio.Event, parent: int | None) -> None:
-    """Wait for the stop signal, or for the end of the parent process."""
-    while not stop.is_set() and parent in (None, os.getppid()):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_S)
-
-
-async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
-    """Refuse new requests; wait until running requests have ended and their log entries are written to the engine."""
-    state.draining = True
-    deadline = Deadline(settings.drain_s)
-    _log.info("draining", extra={"ssi": {"in_work": state.admitted}})
-    forwarder = state.forwarder
-    while (state.admitted or state.unwritten or (forwarder and forwarder.n_running)) and not deadline.passed:
-        await asyncio.sleep(0.02)

@@ -8,7 +8,6 @@ who its client is (`STATED_BY_PROXIES`): an engine may trust them, and anybody c
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -17,10 +16,9 @@ from urllib.parse import unquote_to_bytes
 import aiohttp
 from multidict import CIMultiDict
 from starlette.types import Message, Scope, Send
-from yarl import URL
 
-from reranker.engines.protocol import Engine, HasAddress
-from reranker.engines.settings import EngineSettings
+from reranker.engines.connections import ConnectionBrokenError, HttpConnections
+from reranker.engines.protocol import Engine, HasConnections
 from reranker.errors import Unsupported
 from reranker.service.http import ServiceError
 
@@ -111,18 +109,19 @@ class Forwarder:
 
     Parameters
     ----------
-    url : str
-        URL of the engine; its path, if it has one, comes before every path.
-    settings : EngineSettings
-        How the engine is reached: time limits, TLS, HTTP proxy. Its credentials and headers are not used.
+    connections : HttpConnections
+        The connections to the engine.
     also : iterable of str
         Names of more headers of callers that are passed on although a proxy may set them.
     """
 
-    def __init__(self, url: str, settings: EngineSettings, also: Iterable[str] = ()) -> None:
-        self._url, self._settings = url.rstrip("/"), settings
+    def __init__(self, connections: HttpConnections, also: Iterable[str] = ()) -> None:
+        self._connections = connections
+        settings = connections.settings
+        self._limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
+        )
         self._also = frozenset(name.lower() for name in also)
-        self._session: aiohttp.ClientSession | None = None
         self.n_running = 0
         """Requests that are being passed on."""
 
@@ -180,11 +179,6 @@ class Forwarder:
                 raise _broken_off() from error
             return EngineAnswer(answer.status, _answer_headers(answer), bytes(content))
 
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-
     @asynccontextmanager
     async def _asked(
         self, scope: Scope, body: bytes | AsyncIterator[bytes], *, plain: bool = False
@@ -213,23 +207,16 @@ class Forwarder:
             self.n_running -= 1
 
     async def _sent(self, scope: Scope, body: bytes | AsyncIterator[bytes], plain: bool) -> aiohttp.ClientResponse:
-        self._session = self._session or self._new_session()
-        query = scope.get("query_string", b"")
-        target = raw_path(scope) + (b"?" + query if query else b"")
-        options: dict[str, Any] = {
-            "headers": self._headers(scope["headers"], plain),
-            "data": body or None,
-            "allow_redirects": False,
-            "proxy": self._settings.proxy,
-        }
-        url = URL(self._url + target.decode("latin-1"), encoded=True)
+        query, method = scope.get("query_string", b""), scope["method"]
+        target = (raw_path(scope) + (b"?" + query if query else b"")).decode("latin-1")
+        sent = method, target, body or None, self._headers(scope["headers"], plain), self._limits
         try:
-            return await self._session.request(scope["method"], url, **options)
-        except aiohttp.ServerDisconnectedError:
+            return await self._connections.ask(*sent)
+        except ConnectionBrokenError:
             # The engine may just have closed a connection that was idle: a request that only reads is sent once more.
-            if not isinstance(body, bytes) or not is_reading(scope["method"], raw_path(scope)):
+            if not isinstance(body, bytes) or not is_reading(method, raw_path(scope)):
                 raise
-            return await self._session.request(scope["method"], url, **options)
+            return await self._connections.ask(*sent)
 
     def _headers(self, given: Iterable[tuple[bytes, bytes]], plain: bool) -> CIMultiDict[str]:
         """Return the headers of a request; a ``plain`` one has another body, and wants an answer without encoding."""
@@ -245,25 +232,6 @@ class Forwarder:
                 continue
             headers.add(name, value.decode("latin-1"))
         return headers
-
-    def _new_session(self) -> aiohttp.ClientSession:
-        """Return a session, which belongs to the running event loop."""
-        settings = self._settings
-        context: ssl.SSLContext | bool = True
-        if not settings.verify:
-            context = False
-        elif settings.ca_file is not None:
-            context = ssl.create_default_context(cafile=settings.ca_file)
-        limits = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
-        )
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MOST_AT_ONCE, ssl=context),
-            timeout=limits,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
-        )
 
 
 async def _noting(body: AsyncIterator[bytes], faults: list[ServiceError]) -> AsyncIterator[bytes]:
@@ -320,17 +288,17 @@ def is_engine_path(path: str) -> bool:
     return first.startswith("_") or (bool(first) and (not more or more[0].startswith("_")))
 
 
-def address_of(engine: Engine) -> tuple[str, EngineSettings]:
-    """Return the URL of an engine, and how it is reached. `Unsupported` for an embedded engine."""
-    if not isinstance(engine, HasAddress):
+def connections_of(engine: Engine) -> HttpConnections:
+    """Return the connections to an engine. `Unsupported` for an embedded engine."""
+    if not isinstance(engine, HasConnections):
         kind = engine.capabilities().kind
         raise Unsupported(f"{kind} has no clients of its own: --proxy needs Elasticsearch or OpenSearch", engine=kind)
-    return engine.address
+    return engine.connections
 
 
-async def answers_anybody(url: str, settings: EngineSettings) -> bool | None:
+async def answers_anybody(connections: HttpConnections) -> bool | None:
     """Return whether an engine answers a search without credentials; None if it does not answer at all."""
-    forwarder = Forwarder(url, settings)
+    forwarder = Forwarder(connections)
     scope: dict[str, Any] = {
         "method": "GET",
         "path": "/_search",
@@ -343,4 +311,4 @@ async def answers_anybody(url: str, settings: EngineSettings) -> bool | None:
             return (await forwarder.ask(scope, b"")).status < 400
         return None
     finally:
-        await forwarder.close()
+        await connections.close_own()

@@ -223,8 +223,6 @@ class RequestContext:
     deadline: Deadline
     key_name: str = ""
     """Name of the API key; empty without one."""
-    client: str = ""
-    """The unit of fair sharing: the key's name, or the client's address if no key was sent."""
     notes: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Entries for the access log. Values must come from bounded sets, never from the request's content."""
 

@@ -12,14 +12,12 @@ section 5.
 
 from __future__ import annotations
 
-import contextvars
+import asyncio
 import hashlib
 import logging
 import math
-import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +27,7 @@ from msgspec import structs
 
 from reranker.deadline import Deadline
 from reranker.engines.bodies import window_of
+from reranker.engines.event_loop import in_thread
 from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank import RerankedPage
@@ -79,18 +78,18 @@ class SearchOutcome:
 
 
 SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
-"""Runs a search in a worker thread, within its deadline. Raises `EngineError` if the first stage fails."""
+"""Runs a search within its deadline. Raises `EngineError` if the first stage fails."""
 
 
 def _version_of(versions: Versions, model_id: str | None) -> Serving:
-    """Return the live version, or the named one. May read files: call it in a worker thread.
+    """Return the live version, or the named one, whose files may have to be read.
 
     Raises `ServiceError` 404 if the named version is unknown or cannot be loaded.
     """
     if model_id is None:
         return versions.current
     try:
-        return versions.get(model_id)
+        return in_thread(lambda: versions.get(model_id))
     except (ArtifactError, InputError, OSError) as error:
         _log.warning("version", extra={"ssi": {"result": "not served", "reason": type(error).__name__}})
         raise ServiceError(404, "the service has no loadable version with this id", kind="no_version") from error
@@ -175,12 +174,12 @@ MAX_WAITING = 32
 
 
 class Shadow:
-    """A background thread that reranks searches answered in the engine's order, to log what reranking would change.
+    """Reranks searches answered in the engine's order, one after the other, to log what reranking would change.
 
     Parameters
     ----------
     search : Callable
-        Runs a search in the model's order.
+        Runs a search in the model's order, with the rights of the context in which `submit` is called.
     deadline_s : float
         Seconds allowed for each of these searches.
     metrics : Metrics
@@ -192,56 +191,59 @@ class Shadow:
 
     def __init__(
         self,
-        search: Callable[[SearchCall], RerankedPage],
+        search: Callable[[SearchCall], Awaitable[RerankedPage]],
         deadline_s: float,
         metrics: Metrics,
         log: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._search, self._deadline_s, self._metrics, self._log = search, deadline_s, metrics, log
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-        self._waiting = 0
+        self._turn = asyncio.Semaphore(1)
+        self._unlogged: dict[asyncio.Task[None], Mapping[str, Any]] = {}
 
     def submit(self, call: SearchCall, row: Mapping[str, Any]) -> None:
         """Queue a search for scoring, or log it unscored if too many are waiting."""
-        with self._lock:
-            full = self._waiting >= MAX_WAITING
-            if not full:
-                self._waiting += 1
-                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="ssi-shadow")
-        if full or self._pool is None:
+        if len(self._unlogged) >= MAX_WAITING:
             self._metrics.shadows.labels("skipped").inc()
             self._log(row)
             return
-        # The context has the caller's credentials, with which the search is made.
-        scoring = self._pool.submit(contextvars.copy_context().run, self._score, call, row)
-        scoring.add_done_callback(lambda scoring: self._log(row) if scoring.cancelled() else None)
+        task = asyncio.get_running_loop().create_task(self._score(call, row))
+        self._unlogged[task] = row
+        task.add_done_callback(self._log_unscored)
 
-    def _score(self, call: SearchCall, row: Mapping[str, Any]) -> None:
-        result, query_id = "failed", row["query_id"]
-        try:
-            page = self._search(replace(call, deadline=Deadline(self._deadline_s), explain=False))
-            result = "fallback" if page.fallback else "scored"
-            shown, ids = row["query_response_hit_ids"], [hit.id for hit in page.hits]
-            places = {name: place for place, name in enumerate(shown, 1)}
-            if ids:
-                order = " ".join(str(places.get(name, 0)) for name in ids)
-                row = {**row, "query_attributes": {**row["query_attributes"], "ssi_shadow_order": order}}
-            moved = sum(one != other for one, other in zip(shown, ids, strict=False))
-            entry = {"query_id": query_id, "moved": moved, "of": len(shown), "result": result}
-            _log.info("shadow", extra={"ssi": entry})
-        except RerankerError as error:
-            _log.warning("shadow", extra={"ssi": {"query_id": query_id, "error": type(error).__name__}})
-        finally:
-            with self._lock:
-                self._waiting -= 1
+    async def _score(self, call: SearchCall, row: Mapping[str, Any]) -> None:
+        async with self._turn:
+            result, query_id = "failed", row["query_id"]
+            try:
+                page = await self._search(replace(call, deadline=Deadline(self._deadline_s), explain=False))
+                result = "fallback" if page.fallback else "scored"
+                shown, ids = row["query_response_hit_ids"], [hit.id for hit in page.hits]
+                places = {name: place for place, name in enumerate(shown, 1)}
+                if ids:
+                    order = " ".join(str(places.get(name, 0)) for name in ids)
+                    row = {**row, "query_attributes": {**row["query_attributes"], "ssi_shadow_order": order}}
+                moved = sum(one != other for one, other in zip(shown, ids, strict=False))
+                entry = {"query_id": query_id, "moved": moved, "of": len(shown), "result": result}
+                _log.info("shadow", extra={"ssi": entry})
+            except (RerankerError, ServiceError) as error:
+                _log.warning("shadow", extra={"ssi": {"query_id": query_id, "error": type(error).__name__}})
             self._metrics.shadows.labels(result).inc()
+            task = asyncio.current_task()
+            if task is not None and self._unlogged.pop(task, None) is not None:
+                self._log(row)
+
+    def _log_unscored(self, task: asyncio.Task[None]) -> None:
+        """Log the row of a search whose scoring ended before it was logged."""
+        row = self._unlogged.pop(task, None)
+        if row is not None:
             self._log(row)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("shadow", extra={"ssi": {"error": type(error).__name__}}, exc_info=error)
 
     def close(self) -> None:
         """Stop; log the waiting searches unscored."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        for task in list(self._unlogged):
+            task.cancel()
+            self._log(self._unlogged.pop(task))
 
 
 Key = TypeVar("Key")

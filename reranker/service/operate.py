@@ -47,7 +47,7 @@ async def status(state: State, context: Context) -> Response:
     """Return the state of the service."""
     serving = state.serving
     try:
-        versions = await state.run(context, lambda: state.ask_engine(lambda: _versions(state)))
+        versions = await state.work.in_thread(context.deadline, lambda: state.ask_engine(lambda: _versions(state)))
     except (ServiceError, RerankerError) as error:
         versions = {"unknown": f"{of_error(error).message}: check the engine, then reload"}
     values = {

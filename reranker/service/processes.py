@@ -7,11 +7,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
@@ -44,9 +42,7 @@ def inherited_socket() -> SharedSocket | None:
 def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain_s: float) -> int:
     """Run ``n`` processes of a command until SIGTERM or SIGINT, and return the exit status.
 
-    A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others. If
-    there are as many processes as cores, each keeps to a core of its own (Linux). The threads of a process take turns
-    anyway; without this, a search would change the core with the thread, and find nothing in that core's caches.
+    A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others.
     Signals are forwarded to all of them. Processes still running `KILL_S` after ``drain_s`` are killed.
     """
     with tempfile.TemporaryDirectory(prefix="ssi-figures-") as figures:
@@ -61,24 +57,15 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
     return processes.status
 
 
-class _Due(NamedTuple):
-    """The start of a process."""
-
-    at: float
-    """Monotonic seconds."""
-    core: int | None
-    """The core that the process keeps to; None: it may use all of them."""
-
-
 class _Processes:
-    """The running processes, each with its core, the due starts, and the time at which all are killed."""
+    """The running processes, the times at which others are due to start, and that at which all are killed."""
 
     def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, figures: str) -> None:
         self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, figures
         shared = {SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: self.figures}
         self.environment = {**os.environ, **shared}
-        self.running: dict[subprocess.Popen[bytes], int | None] = {}
-        self.starts = [_Due(0.0, core) for core in _cores_of(n)]
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.starts = [0.0] * n
         self.ends_at: float | None = None
         self.status = 0
 
@@ -92,22 +79,20 @@ class _Processes:
     def poll(self) -> bool:
         """Start the processes that are due and handle those that ended; return False if there are none to wait for."""
         now = time.monotonic()
-        for due in [due for due in self.starts if due.at <= now]:
+        for due in [due for due in self.starts if due <= now]:
             self.starts.remove(due)
             process = subprocess.Popen(self.command, env=self.environment, pass_fds=[self.listener.fileno()])  # noqa: S603 - its own command line
-            self.running[process] = due.core
-            if due.core is not None:
-                with suppress(OSError):  # where this is forbidden, the process may use all cores
-                    os.sched_setaffinity(process.pid, {due.core})
+            self.running.append(process)
         for process in [process for process in self.running if process.poll() is not None]:
-            self._ended(process, self.running.pop(process), now)
+            self.running.remove(process)
+            self._ended(process, now)
         return bool(self.starts or self.running) and (self.ends_at is None or now < self.ends_at)
 
-    def _ended(self, process: subprocess.Popen[bytes], core: int | None, now: float) -> None:
+    def _ended(self, process: subprocess.Popen[bytes], now: float) -> None:
         forget_process(self.figures, process.pid)
         if self.ends_at is None:
             _log.error("process ended", extra={"ssi": {"pid": process.pid, "status": process.returncode}})
-            self.starts.append(_Due(now + LEAST_LIFE_S, core))
+            self.starts.append(now + LEAST_LIFE_S)
         if process.returncode > 0:
             self.status = self.status or process.returncode
             self.forward(signal.SIGTERM)
@@ -117,9 +102,3 @@ class _Processes:
         for process in self.running:
             process.kill()
             process.wait()
-
-
-def _cores_of(n: int) -> list[int | None]:
-    """Return the core of each of ``n`` processes; None for all if there are not as many cores as processes."""
-    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
-    return [*cores] if n == len(cores) else [None] * n

@@ -16,14 +16,14 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reranker.deadline import Deadline
-from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES
+from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, window_of
 from reranker.engines.query_syntax import has_syntax
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import caller_rights, copied, json_value
@@ -54,7 +54,6 @@ from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
-T = TypeVar("T")
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
@@ -128,7 +127,7 @@ MAX_HITS = 10_000
 MAX_SEARCHES = 100
 """Searches in one ``_msearch`` request that is read."""
 AT_ONCE = 4
-"""Searches of one ``_msearch`` that run concurrently; the remaining threads stay free for other requests."""
+"""Searches of one ``_msearch`` that run concurrently."""
 READ_APIS: Final = ("_search", "_msearch")
 """APIs whose requests may be reranked."""
 REFUSALS: Final = (EngineAuthError, EngineRejected, IndexMissing, RequestTooLarge, VersionConflict)
@@ -263,7 +262,7 @@ class Answer(NamedTuple):
 
 
 def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> Answer:
-    """Return the answer to a search. Runs in a worker thread."""
+    """Return the answer to a search."""
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
@@ -418,7 +417,7 @@ class EngineProxy:
         context: RequestContext = scope[CONTEXT_KEY]
         begun, is_whole = b"", True
         if has_body:
-            begun, is_whole = await self._state.read_body(receive, MOST_READ, context.client)
+            begun, is_whole = await self._state.read_body(receive, MOST_READ)
         try:
             plain = _plain(begun, headers.get(b"content-encoding", b"")) if is_whole else None
             params = _params(scope.get("query_string", b""))
@@ -437,7 +436,7 @@ class EngineProxy:
                 for searched in response.searched:
                     keep(self._state, context, searched)
         finally:
-            self._state.hold(context.client, -len(begun))
+            self._state.hold(-len(begun))
 
     async def _pass_on(
         self, scope: Scope, receive: Receive, send: Send, begun: bytes, *, is_whole: bool, note: bool = False
@@ -487,7 +486,7 @@ class EngineProxy:
     ) -> Reranked | None:
         """Return the answer to a search; None if the engine answers it."""
         try:
-            found = await self._ranked(context, lambda: self._work(context, index, content, params))
+            found = await self._ranked(context, index, content, params)
         except REFUSALS:
             return None
         except (ServiceError, EngineError) as error:
@@ -502,37 +501,40 @@ class EngineProxy:
         encoded, answer = found
         return Reranked(_response(self._state, encoded, answer), (answer.searched,))
 
-    async def _ranked(self, context: RequestContext, work: Callable[[], T]) -> T:
-        """Return the result of work in a thread, counted as a request of its client."""
-        state = self._state
-        state.check_queue(context.client)
-        state.admit(context.client, 1)
-        try:
-            return await state.run(context, work)
-        finally:
-            state.admit(context.client, -1)
-
-    def _work(
+    async def _ranked(
         self, context: RequestContext, index: str, content: bytes, params: Mapping[str, str], **more: Any
     ) -> tuple[bytes, Answer] | None:
-        """Return the encoded answer to a search, with ``more`` values; None if the engine answers it."""
-        if not self._is_served(context, index):
-            return None
-        try:
-            body = decoded_json(content, self._state.settings.limits) if content else {}
-        except ServiceError:
-            return None
-        sent = read_search(body, params)
-        if isinstance(sent, str):
-            context.notes["passed_on"] = True
-            return None
-        answer = answered(self._state, context, sent)
-        return encode({**_as_asked(answer.values, params), **more}), answer
+        """Return the encoded answer to a search, with ``more`` values; None if the engine answers it.
 
-    def _is_served(self, context: RequestContext, name: str) -> bool:
+        It is counted as a request.
+        """
+        state = self._state
+        state.check_queue()
+        state.admitted += 1
+        try:
+            if not await self._is_served(context, index):
+                return None
+            try:
+                body = decoded_json(content, state.settings.limits) if content else {}
+            except ServiceError:
+                return None
+            sent = read_search(body, params)
+            if isinstance(sent, str):
+                context.notes["passed_on"] = True
+                return None
+
+            def work() -> tuple[bytes, Answer]:
+                answer = answered(state, context, sent)
+                return encode({**_as_asked(answer.values, params), **more}), answer
+
+            return await state.run(context.deadline, work, state.depth(sum(window_of(sent.body))))
+        finally:
+            state.admitted -= 1
+
+    async def _is_served(self, context: RequestContext, name: str) -> bool:
         """Return whether a name is that of the service's index, or of the only index behind the service's alias.
 
-        Hits contain the concrete name, so that clients come back with it. Runs in a worker thread.
+        Hits contain the concrete name, so that clients come back with it.
         """
         state = self._state
         if name == state.settings.index:
@@ -540,7 +542,8 @@ class EngineProxy:
         if _PLAIN_NAME.fullmatch(name) is None:
             return False
         timeout_s = context.deadline.timeout_s()
-        return state.ask_engine(lambda: state.index_names.read(timeout_s)) == (name,)
+        names = await state.run(context.deadline, lambda: state.ask_engine(lambda: state.index_names.read(timeout_s)))
+        return names == (name,)
 
     async def _searches(
         self, scope: Scope, context: RequestContext, index: str, content: bytes, params: Mapping[str, str]
@@ -563,9 +566,7 @@ class EngineProxy:
                 if header is None:
                     return None
                 try:
-                    return await self._ranked(
-                        context, lambda: self._work(context, header[0], body_line, header[1], status=200)
-                    )
+                    return await self._ranked(context, header[0], body_line, header[1], status=200)
                 except REFUSALS:
                     return None
                 except Exception as error:

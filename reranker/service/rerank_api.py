@@ -498,7 +498,10 @@ async def rank(
         max_unscored = settings.rerank.max_unscored
         return score_items(model, wanted.query, items, indexed=indexed, deadline=deadline, max_unscored=max_unscored)
 
-    scoring = await state.run(context, score)
+    if by_id:
+        scoring = await state.run(context.deadline, score, len(documents))
+    else:
+        scoring = await state.work.in_thread(context.deadline, score)  # texts are encoded here
     metrics.note_stages(scoring.timings_ms)
     metrics.documents.labels("ids").inc(scoring.n_stored)
     metrics.documents.labels("texts").inc(scoring.n_encoded)
@@ -758,7 +761,7 @@ async def embed(wanted: Annotated[EmbedRequest, body_of(EmbedRequest)], state: S
     """
     serving = state.serving
     model = _model_of(serving)
-    vectors = await state.run(context, lambda: _embedded(model, wanted, context))
+    vectors = await state.work.in_thread(context.deadline, lambda: _embedded(model, wanted, context))
     return Response(vectors, 200, {"x-ssi-model": serving.model_id}, "application/json")
 
 
@@ -772,7 +775,7 @@ async def info(state: State) -> Response:
         "model_sha": serving.model_id,
         "model_dtype": model.encoder.quantisation,
         "model_type": {"reranker": {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}},
-        "max_concurrent_requests": limits.threads + limits.max_waiting,
+        "max_concurrent_requests": limits.at_once + limits.max_waiting,
         "max_input_length": model.encoder.view.max_chars,
         "max_client_batch_size": limits.max_documents,
         "auto_truncate": True,

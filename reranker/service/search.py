@@ -129,7 +129,8 @@ async def search_index(
         searched = carry_out_search(state, context, call_of(state, wanted, context), query_id)
         return encode(answer_of(state, searched.outcome, searched.mode, query_id)), searched
 
-    answer, searched = await state.run(context, work)
+    size, first = wanted.page
+    answer, searched = await state.run(context.deadline, work, state.depth((first or 0) + (size or 0)))
     keep(state, context, searched)
     return Response(answer, media_type="application/json")
 
@@ -141,13 +142,13 @@ class Searched(NamedTuple):
     outcome: SearchOutcome
     mode: str
     waited_s: float
-    """Seconds that the request waited for a worker thread."""
+    """Seconds that the request waited for others."""
     row: Mapping[str, Any] | None
     """The impression as a row of ``ubi_queries``; None if impressions are not logged."""
 
 
 def carry_out_search(state: ServiceState, context: RequestContext, call: SearchCall, query_id: str) -> Searched:
-    """Run a search in the current thread, in the mode that applies to it; ``query_id`` identifies the impression."""
+    """Run a search in the mode that applies to it; ``query_id`` identifies the impression."""
     name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
     outcome = state.ask_engine(lambda: state.modes[name](state.versions, call))

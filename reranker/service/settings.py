@@ -22,13 +22,9 @@ PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the resources of one request, and of all requests together.
+    """Limits on the resources of one request, and of all requests together."""
 
-    One client (API key, else address) gets at most three quarters of ``max_buffered_bytes`` and of the places running
-    and waiting, and never all of the ``threads``: see `reranker.service.threads`.
-    """
-
-    RANGES: ClassVar[Mapping[str, str]] = {"threads": "[1, 256]", "max_waiting": "[1, 10000]"}
+    RANGES: ClassVar[Mapping[str, str]] = {"at_once": "[1, 256]", "max_waiting": "[1, 10000]"}
 
     max_body_bytes: int = 8 * MIB
     """Largest body of routes that accept documents or several searches; larger ones are answered with 413."""
@@ -44,10 +40,10 @@ class Limits:
     """Levels of nested JSON; deeper bodies are answered with 422."""
     max_json_values: int = 100_000
     """Values (commas) in a JSON body; bodies with more are answered with 422."""
-    threads: int = 8
-    """Worker threads: requests that are processed at the same time."""
+    at_once: int = 16
+    """Requests that are processed at the same time."""
     max_waiting: int = 64
-    """Requests that wait for a thread; further ones are answered with 429."""
+    """Requests that wait for others; further ones are answered with 503."""
     max_documents: int = 10_000
     """Documents in one rerank request."""
     large_at_once: int = 3

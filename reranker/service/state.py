@@ -1,4 +1,4 @@
-"""State of a running service that all routes share: threads, circuit breaker, versions, metrics and background jobs."""
+"""State of a running service that all routes share: work, circuit breaker, versions, metrics and background jobs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -16,19 +16,20 @@ from fastapi import Depends, Request
 from starlette.types import Receive
 
 from reranker.deadline import Deadline
-from reranker.engines.protocol import Engine
+from reranker.engines.protocol import Engine, HasConnections
 from reranker.engines.scripts import requests_of
 from reranker.engines.wire import own_rights, quoted
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing
+from reranker.rerank import RerankedPage
 from reranker.service.auth import ApiKeys
 from reranker.service.forward import Forwarder
-from reranker.service.http import ErrorShape, RequestContext, ServiceError, next_piece, of_error, too_slow
-from reranker.service.modes import MODES, SearchMode, Shadow, rerank
+from reranker.service.http import ErrorShape, ServiceError, next_piece, of_error, too_slow
+from reranker.service.modes import MODES, SearchCall, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import EventRates, ImpressionSink
 from reranker.service.telemetry import BodyShapes, Metrics
-from reranker.service.threads import Places, Threads
+from reranker.service.work import MOST_ON_LOOP, Places, Work
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,10 +39,6 @@ NARROWING = frozenset({"filter", "index_routing", "search_routing"})
 """Options of an alias by which it shows less than the index behind it."""
 NAMES_S = 1.0
 """Seconds for which the concrete indexes behind an alias are kept."""
-LONGEST_WAIT = 0.25
-"""Share of the deadline that a request may be expected to wait for a thread before it is refused."""
-LEFT_TO_OTHERS = 0.25
-"""Share of the queue and of the memory for bodies that a single client cannot occupy."""
 DOUBT_S = 0.2
 """Seconds to wait before a health check that a failed client search has triggered."""
 BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
@@ -264,7 +261,8 @@ class ServiceState:
         """Path templates of the service's routes."""
         self.index_names = IndexNames(engine, settings.index)
         self.modes: dict[str, SearchMode] = dict(MODES)
-        self.threads = Threads(settings.limits.threads)
+        self.work = Work(settings.limits.at_once)
+        self._is_awaitable = isinstance(engine, HasConnections) and engine.is_awaitable
         self.large_bodies = Places(settings.limits.large_at_once)
         """Concurrency limit for large bodies: each needs many times its size while it is decoded and encoded."""
         self.doubt = WakeSignal()
@@ -276,12 +274,7 @@ class ServiceState:
             on_doubt=self.doubt.set,
         )
         self.event_rates = EventRates(settings.events_per_second)
-        self.shadow = Shadow(
-            lambda call: self.ask_engine(lambda: rerank(self.versions, call)).page,
-            settings.deadline_s,
-            self.metrics,
-            self.record,
-        )
+        self.shadow = Shadow(self._scored_in_shadow, settings.deadline_s, self.metrics, self.record)
         self.watcher = Watcher(self.versions, self.metrics, golden)
         self.large: set[str] = set()
         """Paths whose bodies may have ``limits.max_body_bytes``; on others ``limits.max_search_bytes`` applies."""
@@ -293,11 +286,9 @@ class ServiceState:
         self.answered = 0
         """Searches answered since the last health check."""
         self.admitted = 0
-        self.admitted_of: Counter[str] = Counter()
-        """Requests running or waiting, by client."""
+        """Requests running or waiting."""
         self.buffered_bytes = 0
-        self.buffered_of: Counter[str] = Counter()
-        """Bytes of request bodies in memory, by client."""
+        """Bytes of request bodies in memory."""
         self._watch_figures()
 
     @property
@@ -310,9 +301,24 @@ class ServiceState:
         """Impressions and events that are queued but not yet written."""
         return 0 if self.sink is None else self.sink.waiting
 
-    async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
-        """Run ``function`` in a worker thread within the request's deadline; raise `ServiceError` 503 after it."""
-        return await self.threads.run(context.deadline, function, context.client)
+    async def run(self, deadline: Deadline, function: Callable[[], T], n_documents: int = 0) -> T:
+        """Return the result of ``function``, which queries the engine; raise `ServiceError` 503 if it is late.
+
+        It runs on the event loop, or in a thread if an event loop cannot send the requests to this engine, or if it
+        reads more than `MOST_ON_LOOP` documents.
+        """
+        run = self.work.on_loop if self._is_awaitable and n_documents <= MOST_ON_LOOP else self.work.in_thread
+        return await run(deadline, function)
+
+    def depth(self, last: int) -> int:
+        """Return the number of hits that a search reads whose page ends at rank ``last``."""
+        return max(last, self.settings.rerank.window)
+
+    async def _scored_in_shadow(self, call: SearchCall) -> RerankedPage:
+        last = sum(part or 0 for part in (call.first, call.size))
+        search = partial(self.ask_engine, lambda: rerank(self.versions, call))
+        outcome = await self.run(call.deadline, search, self.depth(last))
+        return outcome.page
 
     def ask_engine(self, function: Callable[[], T], *, probe: bool = False) -> T:
         """Return the result of ``function``, which queries the engine; fail immediately while the breaker is open.
@@ -334,26 +340,21 @@ class ServiceState:
         """Return the format of a path's error answers; None: this service's own."""
         return self.shapes.get(path)
 
-    def check_queue(self, client: str) -> None:
-        """Raise `ServiceError` 429 if the queue is full, or the expected wait for a thread is too long."""
+    def check_queue(self) -> None:
+        """Raise `ServiceError` 503 if as many requests run and wait as may."""
         limits = self.settings.limits
-        wait_s = self.threads.expected_wait_s(client)
-        places = limits.threads + limits.max_waiting
-        full = self.admitted >= places or self.admitted_of[client] >= _most_of_one(places)
-        if full or wait_s > LONGEST_WAIT * self.settings.deadline_s:
-            raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
+        if self.admitted >= limits.at_once + limits.max_waiting:
+            raise ServiceError(503, "too many requests at once", kind="overloaded", retry_after_s=1.0)
 
-    def check_buffered(self, client: str) -> None:
-        """Raise `ServiceError` 503 if the bodies in memory, of all clients or of this one, are too large."""
-        limits = self.settings.limits
-        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
-        if self.buffered_bytes > limits.max_buffered_bytes or self.buffered_of[client] > most_of_one:
+    def check_buffered(self) -> None:
+        """Raise `ServiceError` 503 if the bodies in memory are too large."""
+        if self.buffered_bytes > self.settings.limits.max_buffered_bytes:
             raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
 
-    async def read_body(self, receive: Receive, most: int, client: str) -> tuple[bytes, bool]:
+    async def read_body(self, receive: Receive, most: int) -> tuple[bytes, bool]:
         """Return the first ``most`` bytes of a body or somewhat more, and whether they are all of it.
 
-        The bytes are counted as held by the client, but not after an error. Raises `ServiceError` 400 if the body
+        The bytes are counted as held, but not after an error. Raises `ServiceError` 400 if the body
         breaks off, 408 if it does not arrive in time, and the errors of `check_buffered`.
         """
         pieces: list[bytes] = []
@@ -363,26 +364,20 @@ class ServiceState:
                 while more and held <= most:
                     piece, more = await next_piece(receive)
                     held += len(piece)
-                    self.hold(client, len(piece))
+                    self.hold(len(piece))
                     if held <= most:
-                        self.check_buffered(client)
+                        self.check_buffered()
                     pieces.append(piece)
         except BaseException as error:
-            self.hold(client, -held)
+            self.hold(-held)
             if isinstance(error, TimeoutError):
                 raise too_slow(limit_s) from None
             raise
         return b"".join(pieces), not more
 
-    def admit(self, client: str, number: int) -> None:
-        """Count requests of a client that start (1) or end (-1)."""
-        self.admitted += number
-        _count(self.admitted_of, client, number)
-
-    def hold(self, client: str, n_bytes: int) -> None:
-        """Count bytes of a client's request bodies that are allocated, or released (negative)."""
+    def hold(self, n_bytes: int) -> None:
+        """Count bytes of request bodies that are allocated, or released (negative)."""
         self.buffered_bytes += n_bytes
-        _count(self.buffered_of, client, n_bytes)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log the row of an answered search, if impressions are logged."""
@@ -402,9 +397,7 @@ class ServiceState:
         error: Exception | None = None
         if not answered:
             try:
-                await self.threads.run(
-                    Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search, probe=True)
-                )
+                await self.run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search, probe=True))
             except Exception as failure:
                 error = failure
         self.note_searches(error)
@@ -430,17 +423,17 @@ class ServiceState:
     def close(self) -> None:
         """Stop all threads, write the rows queued in the sink, and close the engine."""
         self.watcher.close()
-        self.threads.close()
+        self.work.close()
         self.shadow.close()
         if self.sink is not None:
             self.sink.close(2.0)
         self.engine.close()
 
     def _watch_figures(self) -> None:
-        watch, threads = self.metrics.watch, self.threads
-        watch("ssi_waiting", "Requests waiting for a thread.", lambda: threads.waiting)
-        watch("ssi_busy", "Busy threads.", lambda: threads.busy)
-        watch("ssi_admitted", "Requests running or waiting for a thread.", lambda: self.admitted)
+        watch, work = self.metrics.watch, self.work
+        watch("ssi_waiting", "Requests waiting for others.", lambda: work.waiting)
+        watch("ssi_busy", "Requests whose work is running.", lambda: work.busy)
+        watch("ssi_admitted", "Requests running or waiting.", lambda: self.admitted)
         watch("ssi_buffered_bytes", "Bytes of request bodies in memory.", lambda: self.buffered_bytes)
         watch(
             "ssi_searchable",
@@ -458,24 +451,12 @@ class ServiceState:
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
 
 
-def _count(of: Counter[str], client: str, number: int) -> None:
-    """Add to a client's count; delete a count of zero, because there are many addresses."""
-    of[client] += number
-    if not of[client]:
-        del of[client]
-
-
 async def service_of(request: Request) -> ServiceState:
     """Return the state of the service (a FastAPI dependency)."""
     return cast("ServiceState", request.app.state.service)
 
 
 State = Annotated[ServiceState, Depends(service_of)]
-
-
-def _most_of_one(whole: int) -> int:
-    """Return the part of a total capacity that a single client may take."""
-    return whole - int(whole * LEFT_TO_OTHERS)
 
 
 def open_state(

@@ -64,7 +64,7 @@ def test_a_thousand_documents_by_id(served: Served, tmp_path: Path, route: str) 
     for place, one in enumerate(values["results"]):
         assert one["relevance_score"] == pytest.approx(expected[one["index"]], abs=1e-5)
         assert expected[one["index"]] == pytest.approx(expected[found.order[place]], abs=2e-5)
-    state.threads.close()
+    state.work.close()
 
 
 @pytest.mark.parametrize("route", ["fetch", "beside"])
@@ -81,4 +81,4 @@ def test_a_document_written_since_is_encoded_and_an_unknown_one_comes_last(
     scores = {one["index"]: one["relevance_score"] for one in values["results"]}
     direct = score_items(served.model, QUERY, [Item(source=source)])
     assert scores[1] == pytest.approx(float(relevance(direct.scores)[0]), abs=1e-6)
-    state.threads.close()
+    state.work.close()

@@ -130,7 +130,7 @@ def test_a_model_on_the_command_line_takes_the_place_of_the_models_of_the_config
     def listen(*_: object, **__: object) -> None:
         raise InputError("no service in this test")
 
-    monkeypatch.setattr("reranker.service.app.listen", listen)
+    monkeypatch.setattr("reranker.service.server.listen", listen)
     assert run(folder, *INIT).exit_code == 0
     for name in ("models", "m"):
         (folder / name).mkdir()

@@ -6,19 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
-from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.clients import CLIENT_SPANS
-from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
-from reranker.engines.wire import json_bytes, passed_headers, request_deadline, while_waiting
+from reranker.engines.wire import caller_rights, json_bytes, passed_headers, request_deadline, while_waiting
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -29,6 +25,7 @@ from reranker.errors import (
     IndexMissing,
     VersionConflict,
 )
+from tests.engines.on_loop import OnLoop
 from tests.engines.scripted import Answer, Request, ScriptedServer, json_answer
 
 KINDS = ("elasticsearch", "opensearch")
@@ -127,22 +124,18 @@ def test_nobody_there_is_told_by_either_client(kind: str) -> None:
     client.close()
 
 
-def test_a_users_client_with_our_connections_reads_before_one_deadline(server: ScriptedServer) -> None:
+def test_an_answer_is_read_before_one_deadline(server: ScriptedServer) -> None:
     def drip(_: ScriptedServer, request: Request) -> Answer:
         time.sleep(1.5)
         return json_answer(200, {"count": 3})
 
     server.script("/shop/_count", drip)
-    chosen: dict[str, Any] = {"node_class": DeadlineNode, "request_timeout": 60}
-    if kind_of(server) == "opensearch":
-        chosen = {"connection_class": DeadlineConnection, "timeout": 60}
-    client = client_of(kind_of(server), url_of(server), **chosen, max_retries=0)
-    engine = open_engine(client, EngineSettings(read_timeout_s=0.3))
+    engine = open_engine(server.spec, EngineSettings(read_timeout_s=0.3))
     started = time.monotonic()
     with pytest.raises(EngineUnavailable, match=r"within 0\.3 s") as caught:
         engine.count("shop")
     assert caught.value.timed_out and time.monotonic() - started < 1.4
-    client.close()
+    engine.close()
 
 
 def test_headers_of_the_request_at_hand_reach_the_engine(server: ScriptedServer) -> None:
@@ -163,6 +156,27 @@ def test_headers_of_the_request_at_hand_reach_the_engine(server: ScriptedServer)
     engine.close()
 
 
+def test_a_request_for_a_caller_has_its_credentials_and_none_of_the_programs(server: ScriptedServer) -> None:
+    settings = EngineSettings(user="service", password="secret", headers={"X-Gateway": "key"})
+    heard: list[dict[str, str]] = []
+
+    def hear(_: ScriptedServer, request: Request) -> Answer:
+        heard.append({name.lower(): value for name, value in request.headers.items()})
+        return json_answer(200, {"count": 3})
+
+    server.script("/shop/_count", hear, hear, hear, hear)
+    engine = open_engine(server.spec, settings)
+    with OnLoop(engine) as on_loop:
+        for rights in ({"authorization": "Bearer caller"}, {}):
+            token = caller_rights.set(rights)
+            engine.count("shop")
+            on_loop.count("shop")
+            caller_rights.reset(token)
+    engine.close()
+    assert [headers.get("authorization") for headers in heard] == ["Bearer caller", "Bearer caller", None, None]
+    assert not any("x-gateway" in headers for headers in heard)
+
+
 def test_work_is_done_while_the_engine_works(server: ScriptedServer) -> None:
     """The engine answers only when the work is done, which begins only when the engine has the request."""
     asked, worked, in_time = threading.Event(), threading.Event(), []
@@ -176,11 +190,10 @@ def test_work_is_done_while_the_engine_works(server: ScriptedServer) -> None:
         in_time.append(worked.wait(10.0))
         return json_answer(200, {"count": 3})
 
-    server.script("/shop/_count", lambda *_: json_answer(200, {"count": 2}), answer)
+    server.script("/shop/_count", answer)
     engine = open_engine(server.spec, EngineSettings())
     token = while_waiting.set(work)
     try:
-        assert engine.count("shop") == 2 and not in_time, "not while a connection is opened"
         assert engine.count("shop") == 3
     finally:
         while_waiting.reset(token)
@@ -189,26 +202,15 @@ def test_work_is_done_while_the_engine_works(server: ScriptedServer) -> None:
 
 
 def test_a_request_of_the_work_does_not_start_the_work_again(server: ScriptedServer) -> None:
-    """With a model whose texts the engine analyzes, the work took one connection after the other, for ever."""
-    engine, n_started, both = open_engine(server.spec, EngineSettings(connections=2)), 0, threading.Barrier(2)
-
-    def together(_: ScriptedServer, request: Request) -> Answer:
-        both.wait(10.0)
-        return json_answer(200, {"count": 2})
-
-    def at_once(_: ScriptedServer, request: Request) -> Answer:
-        return json_answer(200, {"count": 2})
-
-    server.script("/shop/_count", together, together, at_once, at_once)
+    """With a model whose texts the engine analyzes, the work sends a request itself."""
+    engine, n_started = open_engine(server.spec, EngineSettings()), 0
+    server.script("/shop/_count", *[lambda *_: json_answer(200, {"count": 2})] * 2)
 
     def work() -> None:
         nonlocal n_started
         n_started += 1
         assert engine.count("shop") == 2
 
-    # Two connections are opened, so that the request of the work goes over an open one as well.
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(engine.count, ["shop"] * 2))
     token = while_waiting.set(work)
     try:
         assert engine.count("shop") == 2
@@ -239,68 +241,26 @@ def test_elasticsearch_is_not_signed_for_aws() -> None:
         open_engine("elasticsearch:http://127.0.0.1:9200", EngineSettings(aws_region="eu-central-1"))
 
 
-class Pool:
-    """Stands for urllib3's pool; answers by path, or fails."""
-
-    def __init__(self) -> None:
-        self.ConnectionCls = object
-        self.pool = None
-        self.timeout = None
-        self.urls: list[str] = []
-
-    def urlopen(self, method: str, url: str, **_: Any) -> Any:
-        self.urls.append(url)
-        if url.endswith("/_count"):
-            raise ProtocolError("reset")
-        return url
-
-
-def test_what_a_client_sends_on_its_way_is_not_taken_for_the_answer() -> None:
-    """Elasticsearch's and OpenSearch's clients sniff nodes before a request, or after it has failed."""
-    pool: Any = DeadlinePool(Pool())  # type: ignore[arg-type]
-    exchange = Exchange(Deadline(1.0), 1.0, "/shop/_count")
-    with within(exchange):
-        pool.urlopen("GET", "/_nodes/_all/http")
-        assert exchange.reply is None
-        with pytest.raises(ProtocolError):
-            pool.urlopen("POST", "/prefix/shop/_count")
-        pool.urlopen("GET", "/_nodes/_all/http")
-    assert exchange.reply is None and isinstance(exchange.error, ProtocolError)
-
-
-def test_no_request_waits_for_a_connection_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.engines.deadlines.LONGEST_WAIT_S", 0.01)
-    pool: Any = DeadlinePool(Pool())  # type: ignore[arg-type]
-    assert pool._free.acquire(timeout=1.0)  # the only connection is in use
-    with pytest.raises(ReadTimeoutError, match="in use"):
-        pool.urlopen("GET", "/shop/_search")
-    pool._free.release()
-    assert pool.urlopen("GET", "/shop/_search") == "/shop/_search"
-
-
-def test_an_http_proxy_gets_whole_urls() -> None:
-    plain = Pool()
-    pool: Any = DeadlinePool(plain, "http://engine:9200")  # type: ignore[arg-type]
-    with within(Exchange(Deadline(1.0), 1.0, "/shop/_search")):
-        pool.urlopen("POST", "/shop/_search")
-    assert plain.urls == ["http://engine:9200/shop/_search"]
-
-
-def test_a_request_sent_directly_is_that_of_the_client(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the client's own spans enabled, requests go through all of the client."""
-    settings = EngineSettings(user="me", password="secret", headers={"X-Team": "shop"})
+def test_a_request_is_as_the_official_client_sends_it(server: ScriptedServer) -> None:
+    login, body = ("me", "secret"), {"query": {"match_all": dict[str, str]()}}
     server.script("/_search", *[lambda s, r: json_answer(200, {"hits": {"hits": []}})] * 2)
-    for enabled in (None, "true"):
-        if enabled is not None:
-            monkeypatch.setenv(CLIENT_SPANS, enabled)
-        engine = open_engine(f"{server.spec}/prefix", settings)
-        engine.search("shop", {"query": {"match_all": {}}}, preference="a b")
+    auth = {"basic_auth": login} if kind_of(server) == "elasticsearch" else {"http_auth": login}
+    client = client_of(kind_of(server), f"{url_of(server)}/prefix", headers={"X-Team": "shop"}, **auth)
+    settings = EngineSettings(user="me", password="secret", headers={"X-Team": "shop"})
+    for engine in (open_engine(f"{server.spec}/prefix", settings), open_engine(client)):
+        engine.search("shop", body, preference="a b")
         engine.close()
-    direct, by_client = server.requests
-    by_client.headers.pop("x-elastic-client-meta", None)
-    assert direct == by_client
-    assert direct.headers["x-team"] == "shop" and direct.headers["authorization"].startswith("Basic ")
-    assert direct.path == "/prefix/shop/_search" and direct.params == {"preference": "a b"}
+    own, official = server.requests
+    assert (own.method, own.path, own.params, own.body) == (
+        official.method,
+        official.path,
+        official.params,
+        official.body,
+    )
+    for name in ("authorization", "x-team", "accept", "content-type"):
+        assert own.headers[name] == official.headers[name], name
+    assert own.path == "/prefix/shop/_search" and own.params == {"preference": "a b"}
+    client.close()
 
 
 def test_a_warning_of_the_engine_is_a_warning_of_python(server: ScriptedServer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from reranker.errors import (
     RequestTooLarge,
     VersionConflict,
 )
+from tests.engines.on_loop import OnLoop
 from tests.engines.scripted import FAULTS, Answer, ScriptedServer, json_answer, whole
 
 OPS = [WriteOp("index", f"d{number}", {"text": f"text {number}"}) for number in range(4)]
@@ -67,10 +68,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
         yield running
 
 
-@pytest.fixture
-def engine(server: ScriptedServer) -> Iterator[Engine]:
-    opened = open_engine(server.spec, EngineSettings(read_timeout_s=0.6, connect_timeout_s=0.6))
-    yield opened
+@pytest.fixture(params=["command", "event loop"])
+def engine(server: ScriptedServer, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Return an engine as commands use it, and as a service does."""
+    opened: Any = open_engine(server.spec, EngineSettings(read_timeout_s=0.6, connect_timeout_s=0.6))
+    if request.param == "command":
+        yield opened
+    else:
+        with OnLoop(opened) as on_loop:
+            yield on_loop
     opened.close()
 
 
@@ -179,28 +185,12 @@ def test_a_search_keeps_its_own_deadline(fault: str, server: ScriptedServer) -> 
 
 
 def test_an_answer_out_of_time_gives_its_connection_back(server: ScriptedServer) -> None:
-    settings = EngineSettings(read_timeout_s=1, connections=2)
-    engine = open_engine(server.spec, settings)
+    engine = open_engine(server.spec, EngineSettings(read_timeout_s=1))
     endless = Answer(200, b" " * (1 << 27))
-    for _ in range(2 * settings.connections):
+    for _ in range(4):
         server.script("_search", lambda s, r: endless)
         with pytest.raises(EngineUnavailable, match=r"within 0\.05 s"):
             engine.search("docs", {}, timeout_s=0.05)
-    assert engine.count("docs") == 0
-
-
-def test_waiting_for_a_connection_is_part_of_the_deadline(server: ScriptedServer) -> None:
-    engine = open_engine(server.spec, EngineSettings(read_timeout_s=30, connections=1))
-    hang = Answer(200, b"{}", mode="hang", seconds=1.5)
-    server.script("_search", lambda s, r: hang, lambda s, r: hang)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(engine.search, "docs", {}, timeout_s=0.8)
-        time.sleep(0.1)
-        started = time.monotonic()
-        with pytest.raises(EngineUnavailable, match=r"within 0\.5 s"):
-            engine.search("docs", {}, timeout_s=0.5)
-        assert time.monotonic() - started < 1.0
-        assert isinstance(first.exception(), EngineUnavailable)
     assert engine.count("docs") == 0
 
 

@@ -36,7 +36,7 @@ def test_keys_are_the_fields() -> None:
         ({}, {"verify": "no"}, "give true or false"),
         ({}, {"read_timeout_s": "secret"}, "give a number"),
         ({}, {"read_timeout_s": -1}, "must be a finite number above 0"),
-        ({}, {"connections": True}, "give a number"),
+        ({}, {"connect_timeout_s": True}, "give a number"),
         ({"SSI_ENGINE_READ_TIMEOUT": "soon"}, {}, "SSI_ENGINE_READ_TIMEOUT='soon' is not a number"),
         ({"SSI_ENGINE_USER": "u"}, {}, "belong together"),
         ({"SSI_ENGINE_USER": "u", "SSI_ENGINE_PASSWORD": "secret", "SSI_ENGINE_API_KEY": "secret"}, {}, "one kind"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,22 +17,19 @@ from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 from reranker.service.app import (
-    ARENAS,
-    COLLECTED_OBJECTS,
     ServicePart,
     create_app,
-    run_server,
 )
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
 from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
-from reranker.service.state import LONGEST_WAIT, ServiceState
+from reranker.service.state import ServiceState
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
 SMALL = Limits(
-    max_body_bytes=1000, max_buffered_bytes=2500, receive_timeout_s=0.2, max_header_bytes=500, threads=1, max_waiting=1
+    max_body_bytes=1000, max_buffered_bytes=2500, receive_timeout_s=0.2, max_header_bytes=500, at_once=1, max_waiting=1
 )
 seen: list[int] = []
 router = APIRouter(route_class=JsonRoute)
@@ -182,10 +178,10 @@ def test_a_refused_large_body_is_not_read_to_its_end(state: ServiceState) -> Non
 
 def test_a_queue_that_filled_while_a_body_came_is_full(state: ServiceState) -> None:
     def fill() -> None:
-        state.admitted = SMALL.threads + SMALL.max_waiting
+        state.admitted = SMALL.at_once + SMALL.max_waiting
 
     sent = run(state, "/echo", [b"x", fill, b"x"])
-    assert sent.status == 429 and seen == []
+    assert sent.status == 503 and seen == []
     assert "ssi_buffered_bytes 0.0" in state.metrics.text().decode()
 
 
@@ -273,35 +269,9 @@ def test_too_many_at_once_are_told_to_come_later(state: ServiceState) -> None:
         return [refused, health, await ask(app, "/echo", [b""])]
 
     refused, health, taken = asyncio.run(scenario())
-    assert refused.status == 429 and refused.headers["retry-after"] == "1"
+    assert refused.status == 503 and refused.headers["retry-after"] == "1"
+    assert "connection" not in refused.headers, "a new connection would cost more"
     assert health.status == 405 and taken.status == 200
-
-
-def test_a_request_that_would_wait_in_vain_is_told_at_once(state: ServiceState) -> None:
-    longest_s, waits = LONGEST_WAIT * state.settings.deadline_s, dict[str, float]()
-    state.threads.expected_wait_s = lambda name: waits.get(name, 0.0)  # type: ignore[method-assign]
-    waits["x"] = 0.99 * longest_s
-    assert run(state, "/echo", [b""]).status == 200
-    waits["x"] = 1.01 * longest_s
-    sent = run(state, "/echo", [b""])
-    assert sent.status == 429 and int(sent.headers["retry-after"]) == math.ceil(1.01 * longest_s)
-    assert run(state, "/echo", [b""], client="y").status == 200, "another client has nothing in the queue"
-
-
-def test_one_client_leaves_places_and_memory_to_others(served: Served, tmp_path: Path) -> None:
-    limits = Limits(max_body_bytes=1000, max_buffered_bytes=4000, threads=2, max_waiting=6)
-    state = service_over(served, tmp_path, limits=limits)
-    state.admit("x", 6)
-    assert run(state, "/echo", [b""]).status == 429 and run(state, "/echo", [b""], client="y").status == 200
-    state.admit("x", -1)
-    assert run(state, "/echo", [b""]).status == 200
-    state.hold("x", 2500)
-    assert run(state, "/echo", [b"a" * 501]).status == 503
-    assert run(state, "/echo", [b"a" * 500]).status == 200
-    assert run(state, "/echo", [b"a" * 1000], client="y").status == 200
-    state.hold("x", -2500)
-    state.admit("x", -5)
-    assert not state.admitted_of and not state.buffered_of, "clients that have left are forgotten"
 
 
 def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) -> None:
@@ -310,55 +280,13 @@ def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) ->
 
     async def scenario() -> list[int]:
         app = create_app(state.settings, state, [PART])
-        async with state.large_bodies.place(Deadline(0.2), "y"):
+        async with state.large_bodies.place(Deadline(0.2)):
             statuses = [(await ask(app, "/echo", [body])).status for body in (large, large[1:])]
         return [*statuses, (await ask(app, "/echo", [large])).status]
 
     state.large.add("/echo")
     assert asyncio.run(scenario()) == [503, 200, 200]
     assert state.large_bodies.busy == state.admitted == state.buffered_bytes == 0
-
-
-def test_a_service_searches_for_garbage_less_often_than_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = list[tuple[object, ...]]()
-
-    class Collector:
-        def __getattr__(self, name: str) -> Callable[..., tuple[int, int, int]]:
-            def call(*options: int) -> tuple[int, int, int]:
-                called.append((name, *options))
-                return 700, 10, 11
-
-            return call
-
-    monkeypatch.setattr("reranker.service.app.gc", Collector())
-    monkeypatch.setattr("reranker.service.app.share_arenas", lambda n: called.append(("arenas", n)))
-    monkeypatch.setattr("reranker.service.app._serve", lambda *_: "served")
-    monkeypatch.setattr("reranker.service.app.asyncio.run", lambda what: called.append((what,)))
-    nothing: Any = None
-    run_server(nothing, nothing, nothing)
-    assert called == [
-        ("arenas", ARENAS),
-        ("collect",),
-        ("freeze",),
-        ("get_threshold",),
-        ("set_threshold", COLLECTED_OBJECTS, 10, 11),
-        ("served",),
-    ]
-
-
-def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
-    key, line = new_key("shop", "search")
-    (tmp_path / "keys").write_text(line + "\n")
-    named = service_over(served, tmp_path, api_keys=tmp_path / "keys")
-    state, shown = service_over(served, tmp_path), list[str]()
-    for one in (state, named):
-        one.admit = lambda client, number: shown.append(client)  # type: ignore[method-assign]
-    for address in ("10.0.0.1", "2001:db8::1", "2001:db8:0:0:ffff::2", "::ffff:10.0.0.1", "a name"):
-        run(state, "/echo", [b""], client=address)
-    assert shown[::2] == ["10.0.0.1", "2001:db8::/64", "2001:db8::/64", "10.0.0.1", "a name"]
-    shown.clear()
-    run(named, "/echo", [b""], {"Authorization": f"Bearer {key}"}, client="10.0.0.1")
-    assert shown[::2] == ["key shop"]
 
 
 def test_while_stopping_only_health_answers(state: ServiceState) -> None:

@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def state(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceState]:
     state = service_over(served, tmp_path_factory.mktemp("model"), route="beside", rerank=PATIENT)
     yield state
-    state.threads.close()
+    state.work.close()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(serv
     # The page is read without a key.
     assert "<html" in client.get("/", headers={"accept": "text/html"}).text
     assert client.head("/").status_code == 405
-    state.threads.close()
+    state.work.close()
 
 
 def test_some_builds_of_elasticsearch_call_the_texts_documents(client: TestClient) -> None:
@@ -250,7 +250,7 @@ def test_more_documents_than_allowed(served: Served, tmp_path: Path) -> None:
     assert client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 3}).status_code == 200
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 4})
     assert answer.status_code == 413 and "at most 3 are allowed" in answer.json()["message"]
-    state.threads.close()
+    state.work.close()
 
 
 def test_a_fallback_says_so_everywhere_it_can(client: TestClient) -> None:
@@ -281,7 +281,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
     assert ids["meta"]["fallback"] is (route == "fetch")
     if route == "fetch":
         assert [one["index"] for one in ids["results"]] == [0, 1, 2]
-    state.threads.close()
+    state.work.close()
 
 
 def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Pa
     assert answer.headers["x-ssi-model"] == ""
     assert client.post("/embed", json={"inputs": "x"}).status_code == 503
     assert client.get("/info").json()["error_type"] == "Unhealthy"
-    state.threads.close()
+    state.work.close()
 
 
 def test_embed_gives_the_vectors_of_both_sides(client: TestClient, served: Served) -> None:

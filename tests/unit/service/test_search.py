@@ -217,12 +217,13 @@ def test_what_cannot_be_shuffled_as_a_whole_comes_in_order_and_unmarked(
 
 def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, sink: ListSink, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, sink=sink, shadow=True)
-    shown = ask(state)
-    assert shown["mode"] == "shadow" and not shown["reranked"]
-    assert [hit["first_stage_rank"] for hit in shown["hits"]] == list(range(1, 11))
-    end = time.monotonic() + 5
-    while not sink.rows and time.monotonic() < end:
-        time.sleep(0.01)
+    with client_of(state) as client:
+        shown = client.post("/search", json={"query": QUERY}).json()
+        assert shown["mode"] == "shadow" and not shown["reranked"]
+        assert [hit["first_stage_rank"] for hit in shown["hits"]] == list(range(1, 11))
+        end = time.monotonic() + 60
+        while not sink.rows and time.monotonic() < end:
+            time.sleep(0.01)
     (row,) = sink.rows
     ids = row["query_response_hit_ids"]
     assert ids == [hit["id"] for hit in shown["hits"]]
@@ -365,13 +366,13 @@ def test_where_others_searches_are_answered_the_service_asks_nothing(served: Ser
 
 def test_threads_that_never_end_are_noticed(served: Served, tmp_path: Path) -> None:
     engine, state = failing(
-        served, tmp_path, rerank=RerankSettings(deadline_ms=200.0), limits=Limits(threads=1), poll_s=0.05
+        served, tmp_path, rerank=RerankSettings(deadline_ms=200.0), limits=Limits(at_once=1), poll_s=0.05
     )
 
     async def scenario() -> None:
         engine.seconds = 1.0
         with pytest.raises(ServiceError):
-            await state.threads.run(Deadline(0.1), lambda: engine.search("docs", {}))
+            await state.work.in_thread(Deadline(0.1), lambda: engine.search("docs", {}))
         looking = asyncio.create_task(state.keep_checking())
         await asyncio.sleep(0.6)
         looking.cancel()
@@ -427,7 +428,7 @@ def test_a_failed_search_makes_the_service_look_at_once(served: Served, tmp_path
 def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.service.threads.GRACE_S", 10.0)  # the answer is on its way, however slow this machine
+    monkeypatch.setattr("reranker.service.work.GRACE_S", 10.0)  # the answer is on its way, however slow this machine
     settings = RerankSettings(deadline_ms=300.0)
     engine, state = failing(served, tmp_path, rerank=settings, body={**TEMPLATE, "_source": False})
     engine.seconds = 0.305

@@ -23,8 +23,8 @@ from reranker.engines.protocol import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
-from reranker.service.app import _drain
 from reranker.service.modes import SearchCall, SearchOutcome
+from reranker.service.server import _drain
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import (
     EVENTS_INDEX,
