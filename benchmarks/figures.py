@@ -22,8 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper_verdicts import claim_rows, summary, verdict_sentences
 from provenance import program_of
 from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, RUNS, heading, option, task_of
+
+from papers.results import LEVEL
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -122,17 +125,29 @@ def rendered(study: Mapping[str, Any]) -> str:
         f"{known['machine']}",
     ]
     if "as_printed" in study:
-        parts.append(of_tasks(content["runs"]))
+        parts += [of_tasks(content["runs"]), *of_claims(content["runs"])]
     named = ""
     for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
         if passed[0] != named:
             named = passed[0]
             parts.append(described_run(named, content))
+            parts += ["\n".join(f"- {said}" for said in verdict_sentences(content["runs"][named]))]
         rows = [[shown(text) for text in row] for row in printed["rows"]]
         title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]
     parts += [of_rows(content, part) for part in study.get("table", ())]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def of_claims(runs: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs on the claims of the papers: which hold, are not significant, or are reversed."""
+    rows = list(claim_rows(runs))
+    columns = ["claim", "of", "run", "here", "cause"]
+    return [
+        f"**Claims of the papers.** Tests are paired, over queries, at p < {LEVEL}. The sentences of each run, with "
+        f"its figures, are below its heading; verdicts with figures are from its tables. {summary(rows)}",
+        table(columns, [[shown(cell) for cell in row] for row in rows]),
+    ]
 
 
 def described_run(name: str, content: Mapping[str, Any]) -> str:

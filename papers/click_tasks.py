@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers import registry
+from papers.claims import MATCHING
 from papers.corpora import (
     SMALL_QUERIES,
     Collection,
@@ -30,7 +31,7 @@ from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
 from papers.registry import Budget, Progress, Section, Table, Task, TaskRequest
-from papers.results import LEVEL, Results, averaged, p_value, significance_groups
+from papers.results import LEVEL, Results, averaged, orderings, p_value, significance_groups
 from papers.runner import run_ranking, with_budget
 from papers.study import StatedPairs, Study, link_matrix
 from reranker.arrays import Int64
@@ -332,6 +333,7 @@ def run_matching(request: TaskRequest, progress: Progress) -> Section:
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
     tables = []
+    verdicts: list[str] = []
     settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "skipped documents"))
     for kind, default, said in settings:
         names = asked(request, kind)
@@ -340,13 +342,16 @@ def run_matching(request: TaskRequest, progress: Progress) -> Section:
         systems = named_systems(replace(request, systems=names), default)
         studies = matching_studies(data, kind, n_folds, request.seed)
         results = run_ranking(f"T8 {name}", studies, systems, links_loss, links_measure, request, budget, progress)
-        tables.append(averaged(results).table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
+        per_query = averaged(results)
+        tables.append(per_query.table(f"Rank loss against {said}", {}, [RANK_LOSS], systems[0].name))
+        verdicts += orderings(per_query, MATCHING, RANK_LOSS)
     sentences = (
         *small_sentence(request),
         _about(data, n_folds),
         "Positives are documents clicked at rank 1; lists without a click are dropped. Skipped documents are those at "
         "rank 1 if a lower one was clicked, or those below a clicked first one. Test queries were not used for "
         "training.",
+        *verdicts,
     )
     return Section("T8", "Content matching from clicks", sentences, tuple(tables))
 

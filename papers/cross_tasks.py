@@ -18,6 +18,7 @@ from papers.bilingual import (
     mates_study,
     read_bilingual,
 )
+from papers.claims import ACROSS_LANGUAGES, CLAIMS
 from papers.mates_systems import fitted_once
 from papers.measures import (
     BACKWARD,
@@ -25,6 +26,7 @@ from papers.measures import (
     COLUMNS,
     FORWARD,
     ONE_DIRECTION,
+    RANK_LOSS,
     RECIPROCAL,
     TOP,
     hits,
@@ -37,7 +39,7 @@ from papers.measures import (
 )
 from papers.rank_measures import unpaired_test
 from papers.registry import Budget, Progress, Section, Table, Task, TaskRequest
-from papers.results import Results, p_value, settings_table
+from papers.results import Results, orderings, p_value, settings_table
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.arrays import Float64
@@ -132,7 +134,8 @@ def run_retrieval(request: TaskRequest, progress: Progress) -> Section:
     parts = (systems, links_loss, links_measure, request, budget, progress)
     results = run_ranking("T4", [study], *parts, reference=RETRIEVAL_REFERENCE)
     table = results.table(T4.title, T4.paper, COLUMNS, RETRIEVAL_REFERENCE)
-    sentences = (_said(corpus, study, request), TRANSLATORS)
+    verdicts = orderings(results, ACROSS_LANGUAGES, "AP", RANK_LOSS)
+    sentences = (_said(corpus, study, request), TRANSLATORS, *verdicts)
     return Section("T4", T4.title, sentences, (table, settings_table(results)))
 
 
@@ -140,7 +143,8 @@ def run_finding(request: TaskRequest, progress: Progress) -> Section:
     """Return T5: the mate of each test page, among the mates of all test pages."""
     sentence, results = _on_mates(T5, request, one_way_measure, progress)
     table = results.table(T5.title, T5.paper, ONE_DIRECTION, MATES_REFERENCE)
-    return Section("T5", T5.title, (sentence,), (table, settings_table(results)))
+    verdicts = orderings(results, CLAIMS["T5"], *ONE_DIRECTION)
+    return Section("T5", T5.title, (sentence, *verdicts), (table, settings_table(results)))
 
 
 def run_comparable(request: TaskRequest, progress: Progress) -> Section:
@@ -148,7 +152,8 @@ def run_comparable(request: TaskRequest, progress: Progress) -> Section:
     sentence, results = _on_mates(T6, request, mates_measure, progress)
     table = results.table(T6.title, T6.paper, BOTH_WAYS, MATES_REFERENCE)
     tables = (table, directions_table(results), accuracy_table(results), settings_table(results))
-    return Section("T6", T6.title, (sentence, UNPAIRED), tables)
+    verdicts = orderings(results, CLAIMS["T6"], *BOTH_WAYS)
+    return Section("T6", T6.title, (sentence, UNPAIRED, *verdicts), tables)
 
 
 def run_sizes(request: TaskRequest, progress: Progress) -> Section:

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from papers import registry, report
+from papers.claims import ADS_ORDER
 from papers.corpora import Collection, folds, read_collection, repeated_splits, studies_of
 from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, TAU, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import N_SUBSETS, Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
-from papers.results import LEVEL, Results, averaged, p_value, significance_groups, spread_over_studies
+from papers.results import LEVEL, Results, averaged, orderings, p_value, significance_groups, spread_over_studies
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation import PairedTest
@@ -276,8 +277,8 @@ def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section
         dcg_table(per_query, reference),
     )
     split = _split_sentence(made, len(results.studies))
-    pseudo = (QUERY_WORDS,) if ads else ()
-    sentences = (*small_sentence(request), split, *pseudo, *order_sentences(per_query, reference))
+    of_paper = (QUERY_WORDS, *orderings(per_query, ADS_ORDER, DCG)) if ads else ()
+    sentences = (*small_sentence(request), split, *of_paper, *order_sentences(per_query, reference))
     return Section(task, title, sentences, tables)
 
 

@@ -9,10 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from papers import registry, report
+from papers.claims import RETRIEVAL
 from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
 from papers.registry import Budget, Progress, Section, System, Table, Task, TaskRequest
-from papers.results import Claim, Results, orderings, settings_table
+from papers.results import Results, orderings, settings_table
 from papers.retrieval_studies import ANCHORS, BIGRAMS, Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
 from papers.runner import run_ranking, sizes, with_budget
@@ -57,34 +58,6 @@ _FULL = (
 _KEYWORDS = ("tf-idf", "query-expansion", "lsi-tf-idf", "bm25", "utu-plus-i", "utv-plus-i", "psi-3")
 _KEYWORDS_FULL = ("tf-idf", "query-expansion", "lsi-tf-idf", "utv-plus-i", "restricted-utv-plus-i", "cfh-1-grams")
 
-
-CLAIMS = tuple(
-    Claim(*row)
-    for row in (
-        ("utv-plus-i", "utu-plus-i", "SSI"),
-        ("utu-plus-i", "diagonal", "SSI"),
-        ("diagonal", "tf-idf", "SSI"),
-        ("utv-plus-i", "utv", "SSI"),
-        ("margin-ranking-perceptron", "zero-diagonal", "SSI"),
-        ("utv-plus-i", "margin-ranking-perceptron", "SSI and PSI"),
-        ("psi-3", "utv-plus-i", "PSI"),
-        ("restricted-utv-plus-i", "utv-plus-i", "SSI, full vocabulary"),
-        ("cfh-1-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
-        ("cfh-2-grams", "restricted-utv-plus-i", "SSI, full vocabulary"),
-        ("cfh-1-grams", "cfh-2-grams", "SSI, full vocabulary"),
-        ("utv-plus-i", "hash-kernels-3m", "SSI"),
-        ("utv-plus-i", "hash-kernels-diagonal-3m", "SSI and PSI"),
-        ("hash-kernels-diagonal-3m", "hash-kernels-3m", "SSI"),
-        ("hash-kernels-diagonal-3m", "tf-idf", "SSI and PSI"),
-        ("margin-ranking-perceptron", "tf-idf", "SSI and PSI"),
-        ("utv-plus-i", "tf-idf", "SSI and PSI"),
-        ("utv-plus-i", "lsi", "SSI and PSI"),
-        ("utv-plus-i", "lsi-tf-idf", "SSI and PSI"),
-        ("utv-plus-i", "query-expansion", "SSI and PSI"),
-        ("lsi-tf-idf", "tf-idf", "PSI"),
-    )
-)
-"""Claims of SSI and PSI on retrieval by links (spec 5.7 and 5.1)."""
 
 Figures = Mapping[str, Mapping[str, str]]
 
@@ -198,7 +171,7 @@ def _said(request: TaskRequest, results: Results, claims: bool = True) -> tuple[
         n = len(results.values) + len(results.failures)
         sentences.append(f"{len(results.reused)} of {n} results are from an earlier run with the same inputs.")
     if claims:
-        sentences += orderings(results, CLAIMS, "AP", RANK_LOSS, *_apart(results))
+        sentences += orderings(results, RETRIEVAL, "AP", RANK_LOSS, *_apart(results))
     return tuple(sentences)
 
 
@@ -236,7 +209,7 @@ def _disjoint(request: TaskRequest, progress: Progress) -> Section:
     sentences = (
         *_said(request, results, claims=False),
         "The two pools differ in size and in links: compare systems within a table, not the tables with each other.",
-        *(f"Unseen documents. {one}" for one in orderings(results.of_study("documents"), CLAIMS, "AP", RANK_LOSS)),
+        *(f"Unseen documents. {one}" for one in orderings(results.of_study("documents"), RETRIEVAL, "AP", RANK_LOSS)),
     )
     return Section("T2", _T2, sentences, (*tables, settings_table(results)))
 
