@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paper_tables import as_known
 from paper_verdicts import claim_rows, summary, verdict_sentences
 from provenance import program_of
 from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, RUNS, heading, option, task_of
@@ -132,8 +133,9 @@ def rendered(study: Mapping[str, Any]) -> str:
             named = passed[0]
             parts.append(described_run(named, content))
             parts += ["\n".join(f"- {said}" for said in verdict_sentences(content["runs"][named]))]
-        rows = [[shown(text) for text in row] for row in printed["rows"]]
-        title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
+        current = as_known(task_of(passed[0]), printed)
+        rows = [[shown(text) for text in row] for row in current["rows"]]
+        title = f"**{passed[0]}: {printed['title']}.** {current['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]
     parts += [of_rows(content, part) for part in study.get("table", ())]
     return "\n\n".join(part for part in parts if part)
