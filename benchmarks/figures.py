@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper_tables import as_known
+from paper_notes import differences, never_measured, run_notes
+from paper_tables import as_known, marked, notes_of
 from paper_verdicts import claim_rows, summary, verdict_sentences
 from provenance import program_of
 from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, RUNS, heading, option, task_of
@@ -126,14 +127,17 @@ def rendered(study: Mapping[str, Any]) -> str:
         f"{known['machine']}",
     ]
     if "as_printed" in study:
-        parts += [of_tasks(content["runs"]), *of_claims(content["runs"])]
+        parts += [of_tasks(content["runs"]), differences(content["runs"]), *of_claims(content["runs"])]
+        parts.append(never_measured(content["runs"], load("reproduced_before")))
     named = ""
     for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
         if passed[0] != named:
             named = passed[0]
             parts.append(described_run(named, content))
-            parts += ["\n".join(f"- {said}" for said in verdict_sentences(content["runs"][named]))]
-        current = as_known(task_of(passed[0]), printed)
+            said = [*run_notes(named, content["runs"], load("defaults")), *verdict_sentences(content["runs"][named])]
+            parts.append("\n".join(f"- {sentence}" for sentence in said))
+        task = task_of(passed[0])
+        current = marked(as_known(task, printed), notes_of(task, content["runs"][passed[0]]))
         rows = [[shown(text) for text in row] for row in current["rows"]]
         title = f"**{passed[0]}: {printed['title']}.** {current['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]

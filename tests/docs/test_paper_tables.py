@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,3 +48,23 @@ def test_figures_of_ssi_are_those_with_as_many_dimensions() -> None:
 
 def test_every_note_on_the_figures_of_the_papers_is_on_the_page() -> None:
     assert all(note in PAGE for note in PRINTED_NOTES.values())
+
+
+def test_systems_that_kept_their_start_are_marked_in_every_row(tables: ModuleType) -> None:
+    notes = tables.notes_of("T6", RUNS["T6"])
+    of_opca = "its start, untrained: OPCA at 500 dimensions"
+    assert notes == dict.fromkeys(("S2Net from OPCA", "S2Net, squared loss", "S2Net, pulled to its start"), of_opca)
+    of_run = PAGE.partition("\n**T6.** ")[2].partition("**T6: Chosen on validation.**")[0]
+    for name in notes:
+        assert len(re.findall(rf"\| {re.escape(name)} \|", of_run)) == 0
+        assert f"| {name} ({of_opca}) | 0.958" in of_run
+    assert "| S2Net from PCA | 0.972" in of_run
+    assert set(tables.notes_of("T1a", RUNS["T1a"])) == {"diag(w)"}
+
+
+def test_a_model_that_equals_its_start_is_marked(tables: ModuleType) -> None:
+    run = RUNS["T12-T7 esci_sample"]
+    said = "equal to PCA, its untrained start, at 300 and 500 dimensions"
+    assert tables.notes_of("T12-T7", run) == {"S2Net": said}
+    assert PAGE.count(f"| S2Net ({said}) | ") == len(run["sections"][0]["tables"])
+    assert tables.equal_columns(run, "S2Net", "OPCA") == []
