@@ -26,7 +26,7 @@ from paper_notes import differences, never_measured, run_notes
 from paper_tables import as_known, marked, notes_of
 from paper_verdicts import claim_rows, summary, verdict_sentences
 from provenance import program_of
-from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, RUNS, heading, option, task_of
+from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, NAMES, RUNS, heading, option, task_of
 
 from papers.results import LEVEL
 
@@ -190,7 +190,7 @@ def of_tasks(runs: Mapping[str, Any]) -> str:
             found = f"not measured yet: `ssi reproduce {run}`"
         n_seeds, corpus = option(command, "--seeds", "1"), option(command, "--corpus", DEFAULT_CORPUS)
         program = [measured["version"], measured["date"]] if measured else ["", ""]
-        rows.append([task_of(run), corpus, n_seeds, *program, found])
+        rows.append([NAMES.get(run, task_of(run)), corpus, n_seeds, *program, found])
     rows += [[task, "", "", "", "", place] for task, place in IN_OTHER_RUNS.items()]
     return table(["task", "corpus", "seeds", "program", "date", "figures"], rows)
 

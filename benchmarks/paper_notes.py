@@ -8,7 +8,7 @@ from typing import Any
 
 from paper_tables import CHOSEN
 from paper_verdicts import Table, row_of, title
-from reproduced import option, task_of
+from reproduced import FULL_W, NAMES, option, task_of
 
 from papers import registry
 from papers.corpora import TITLE_TIMES
@@ -23,13 +23,19 @@ Runs = Mapping[str, Any]
 PAPER_DIMENSIONS, PAPER_DOCUMENTS, PAPER_LINKS = 200, 1_828_645, 24_667_286
 """N in the tables of PSI, and the size of its corpus and of SSI's."""
 UNSEEN = "Unseen documents: documents not in training"
+FULL_W_NAME = NAMES[FULL_W]
 LINKED = "Learning with the defaults, after the race was removed"
 """Title of the section with the tuned BM25 of `ssi evaluate`."""
+
+KEPT_LAST = re.compile(r"kept step (\d[\d,]*)\b.* most steps (\d[\d,]*)\b")
+"""The best step on validation, and the largest number of steps, in the settings of a system."""
 
 
 def run_notes(name: str, runs: Runs, defaults: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sentences that stand with a run; ``defaults`` is the result file of what the defaults learn."""
     if name == "T1a":
+        if FULL_W_NAME in runs:
+            yield full_w(runs[FULL_W_NAME])
         yield from two_bm25s(runs[name], defaults)
     if name == "T2":
         yield unseen_documents(runs[name])
@@ -44,6 +50,30 @@ def figures_of(run: Mapping[str, Any], name: str, measure: str, of_table: str = 
             text = str(row[shown["columns"].index(measure)])
             return text if text.endswith(unit) else f"{text}{unit}"
     return ""
+
+
+def full_w(run: Mapping[str, Any]) -> str:
+    """Return the sentence on full W and the low-rank model after the same number of steps, at seed 0 and by seed."""
+    full, low = title("T1a", "margin-ranking-perceptron"), title("T1a", "utv-plus-i")
+    ap, loss = ([figures_of(run, name, measure) for name in (full, low)] for measure in ("AP", RANK_LOSS))
+    sentences = [
+        f"The papers' order of {low} and {full} is reversed after the same number of steps (run {FULL_W_NAME}): full W "
+        f"has AP {ap[0]} against {ap[1]}, and rank loss {loss[0]} against {loss[1]}, with seed 0."
+    ]
+    tables = {shown["title"].partition(" over seeds")[0]: shown for shown in run["sections"][0]["tables"]}
+    if "AP" in tables:
+        rows = [row_of(tables[measure], name) or [] for measure in ("AP", RANK_LOSS) for name in (full, low)]
+        n_seeds = len(rows[0]) - 3
+        above = sum(float(one) > float(other) for one, other in zip(rows[0][3:], rows[1][3:], strict=True))
+        sentences.append(
+            f"In the mean over {n_seeds} seeds, AP is {rows[0][1]} against {rows[1][1]} and rank loss {rows[2][1]} % "
+            f"against {rows[3][1]} %; AP of full W is above with {above} of them."
+        )
+    chosen = row_of(next(one for one in _tables(run) if one["title"] == CHOSEN), full)
+    steps = KEPT_LAST.search(chosen[1]) if chosen else None
+    if steps and steps[1] == steps[2]:
+        sentences.append("Full W was still improving: its best step is the last one.")
+    return " ".join(sentences)
 
 
 def unseen_documents(run: Mapping[str, Any]) -> str:
@@ -117,7 +147,7 @@ def last_steps(runs: Runs) -> tuple[int, int]:
     settings = [
         row[1] for run in runs.values() for one in _tables(run) if one["title"] == CHOSEN for row in one["rows"]
     ]
-    found = [re.search(r"kept step (\d[\d,]*)\b.* most steps (\d[\d,]*)\b", text) for text in settings]
+    found = [KEPT_LAST.search(text) for text in settings]
     steps = [match.groups() for match in found if match]
     return sum(kept == most for kept, most in steps), len(steps)
 

@@ -28,9 +28,13 @@ from typing import Any
 
 from provenance import program_of, write_results
 
+FULL_W = (
+    "T1a --seeds 3 --steps 2000000 --rates 0.1 --systems tf-idf,margin-ranking-perceptron,utv-plus-i"  # half an hour
+)
 RUNS = (
     "T1a --steps 2000000 --rates 0.1 --systems tf-idf,query-expansion,lsi,lsi-tf-idf,bm25,diagonal,"
     "utu-plus-i,utv,utv-plus-i,psi-3",
+    FULL_W,
     "T1a --seeds 2 --steps 200000 --rates 0.1 --systems tf-idf,margin-ranking-perceptron,utv-plus-i",
     "T1a --seeds 3 --steps 500000 --rates 0.1"
     " --systems tf-idf,bm25,bm25-anchors,bm25-pagerank,diagonal,utu-plus-i,utv,utv-plus-i,psi-3",
@@ -70,6 +74,8 @@ RUNS = (
     "T14 --corpus trec_session_2013 --dims 50 --steps 200000",
 )
 """Options of each run; ``--corpus`` names a folder of ``SSI_DATA``, by default ``DEFAULT_CORPUS``."""
+NAMES = {FULL_W: "T1a full W"}
+"""Names of runs whose task, corpus and number of seeds are those of another run."""
 DEFAULT_CORPUS = "cppdocs"
 IN_OTHER_RUNS = {
     "T14a": "the row clicked-over-unclicked of T14",
@@ -96,7 +102,9 @@ def task_of(run: str) -> str:
 
 
 def heading(run: str) -> str:
-    """Return the name of a run: its task, its corpus where the task has several, and the number of several seeds."""
+    """Return the name of a run: that of `NAMES`, or its task, its corpus if given, and the number of several seeds."""
+    if run in NAMES:
+        return NAMES[run]
     corpus, seeds = option(run, "--corpus", ""), option(run, "--seeds", "")
     return " ".join([task_of(run), *([corpus] if corpus else []), *([f"{seeds} seeds"] if seeds else [])])
 

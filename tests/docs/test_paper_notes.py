@@ -68,3 +68,17 @@ def test_the_two_bm25s_are_explained_next_to_t1a() -> None:
     assert "BM25 has AP 0.279 ± 0.010 here and 0.44 in" in of_run
     assert f"the title {TITLE_TIMES} times" in of_run
     assert (ROOT / "docs" / "figures" / "learning.md").is_file()
+
+
+def test_full_w_stands_next_to_t1a_with_all_its_seeds(notes: ModuleType) -> None:
+    of_run = PAGE.partition("\n**T1a.** ")[2].partition("\n**T1a: ")[0]
+    assert "full W has AP 0.452 ± 0.011 against 0.409 ± 0.011, and rank loss 0.361 ± 0.046 % against" in of_run
+    assert "In the mean over 3 seeds" in of_run and "above with 3 of them" in of_run and "still improving" in of_run
+    assert PAGE.index("**T1a full W.**") < PAGE.index("**T1a 2 seeds.**")
+
+
+def test_a_run_of_one_seed_says_nothing_of_others(notes: ModuleType) -> None:
+    run = RUNS["T1a full W"]
+    tables = [one for one in run["sections"][0]["tables"] if "over seeds" not in one["title"]]
+    said = notes.full_w({"sections": [{**run["sections"][0], "tables": tables}]})
+    assert "with seed 0." in said and "seeds" not in said
