@@ -62,7 +62,7 @@ def scripts() -> None:
     """Rerank inside the engine: stored scripts, search pipelines, inference endpoints.
 
     The commands read the version, the modules and the licence of the engine. Steps that the project's tests cannot run
-    are marked 'checked against recorded shapes, not run'.
+    are marked 'written from the documentation, never run on this engine version'.
     """
 
 

@@ -20,8 +20,8 @@ from reranker.engines.vectors import field_prefix, script_fields, script_source
 from reranker.engines.wire import changed_texts
 from reranker.errors import ConfigError, EngineError, EngineRejected, EngineUnavailable, Unsupported
 
-NOT_RUN: Final = "checked against recorded shapes, not run"
-"""Note on requests to engines that this project's tests cannot run."""
+NOT_RUN: Final = "written from the documentation, never run on this engine version"
+"""Note on requests to engines that this project's tests cannot run; they check only the form of the request."""
 PREDICT_NOTE: Final = (
     "every role that searches needs cluster:admin/opensearch/ml/predict; without it, and while the service does not "
     "answer, OpenSearch returns the first-stage order without an error"
