@@ -137,7 +137,8 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
     console.print(table if page.hits else "no hits")
     for explanation in page.explanations:
         _show_explanation(explanation)
-    count = f"{page.total:,}{'' if page.total_is_exact else '+'} documents match"
+    one = page.total == 1 and page.total_is_exact
+    count = "1 document matches" if one else f"{page.total:,}{'' if page.total_is_exact else '+'} documents match"
     console.print(f"{count}; alpha {page.alpha:g} ({page.alpha_origin})" if page.alpha is not None else count)
     if page.reason:
         common.warn(f"not reranked{' (fallback)' if page.fallback else ''}: {page.reason}")

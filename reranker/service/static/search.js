@@ -101,7 +101,8 @@ async function search() {
     // Notices are for operators, who compare two lists; users of the single list do not see them.
     showNotices(engine ? [...model.notices, ...sameFacts(model.hits, engine.hits, config)] : []);
     const about = model.total_is_exact ? "" : "more than ";
-    element("status").textContent = `${about}${model.total.toLocaleString("en")} documents match.`;
+    const match = model.total === 1 && model.total_is_exact ? "document matches" : "documents match";
+    element("status").textContent = `${about}${model.total.toLocaleString("en")} ${match}.`;
     element("pages").hidden = first === 0 && model.total <= SIZE;
     element("previous").disabled = first === 0;
     element("next").disabled = first + SIZE >= model.total;

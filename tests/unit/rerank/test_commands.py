@@ -463,7 +463,7 @@ def test_an_index_without_the_models_fields_is_said_not_searched(tmp_path: Path,
     assert result.exit_code == 3 and "title, text" in result.stderr
     (tmp_path / "body.json").write_text('{"query": {"match": {"body": "{{query}}"}}}')
     found = CliRunner().invoke(main, ["search", "word3", *common, *model, "--body", str(tmp_path / "body.json")])
-    assert found.exit_code == 0 and "1 documents match" in found.stdout
+    assert found.exit_code == 0 and "1 document matches" in found.stdout
 
 
 def test_a_field_that_the_index_lacks_is_said(tmp_path: Path, site: Site) -> None:
