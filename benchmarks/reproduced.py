@@ -8,8 +8,8 @@ with the p-values of their tests, what was chosen on validation, and the sentenc
 made at the same time, each with its own ``--only``, are gathered by a last one. Give a folder of its own to each
 program. A run that is no longer in the list stays in the file until one of the same task and corpus with several seeds
 takes its place. Each run names the program and the day of its measurement. By the seconds of short runs, each takes up
-to about eight minutes of a free core, and all of them about an hour and a half with two jobs. ``--small`` takes
-minutes, and its figures mean nothing.
+to about eight minutes of a free core (`FULL_W` half an hour), and all of them about two hours with two jobs.
+``--small`` takes minutes, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from typing import Any
 
 from provenance import program_of, write_results
 
-FULL_W = (
-    "T1a --seeds 3 --steps 2000000 --rates 0.1 --systems tf-idf,margin-ranking-perceptron,utv-plus-i"  # half an hour
-)
+FULL_W = "T1a --seeds 3 --steps 2000000 --rates 0.1 --systems tf-idf,margin-ranking-perceptron,utv-plus-i"
+"""Full W at the number of steps of the first run of T1a; it takes about eight minutes of a core for each seed."""
 RUNS = (
     "T1a --steps 2000000 --rates 0.1 --systems tf-idf,query-expansion,lsi,lsi-tf-idf,bm25,diagonal,"
     "utu-plus-i,utv,utv-plus-i,psi-3",
