@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -38,6 +39,8 @@ MAX_CONNECTIONS: Final = 4096
 """High, because idle and slow connections cost little and must not keep other clients out."""
 PARENT_S: Final = 1.0
 """Seconds between two checks whether the parent process is still running."""
+COLLECTED_OBJECTS: Final = 20_000
+"""Objects after which the youngest are searched for garbage. A search creates a few thousand, most of them in use."""
 STOP_S: Final = 1
 """Seconds that connections have to close after the last running request."""
 
@@ -144,6 +147,11 @@ def run_server(
     SIGHUP polls for another live version at once. With ``shared``, the process serves on the socket that it shares with
     the other processes of the service. Raises the errors of `listen`.
     """
+    # The objects of a model need not be looked at by every garbage collection: without this, the slowest of a hundred
+    # searches took three times as long, and each a quarter more.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(app, state, settings, shared))
 
