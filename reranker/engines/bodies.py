@@ -373,19 +373,24 @@ def candidate_body(
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
 
 
-def searched_fields(query: Any) -> Iterator[str]:
-    """Yield the fields that the scoring clauses of a query search for a text, without boosts; patterns are left out."""
+def text_clauses(query: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, options) of the clauses of a query or retriever that search for a text and contribute to scores."""
     for node in query if isinstance(query, list) else [query]:
         for name, part in node.items() if isinstance(node, dict) else ():
             if not isinstance(part, dict):
                 continue
             if name in TEXT_CLAUSES:
-                by_key = () if isinstance(part.get("query"), str) else part
-                listed = part.get("fields", by_key)
-                fields = [listed] if isinstance(listed, str) else list(listed)
-                yield from (path for path in (field.partition("^")[0] for field in fields) if "*" not in path)
+                yield name, part
             for inner in SCORING_PARTS.get(name, ()):
-                yield from searched_fields(part.get(inner))
+                yield from text_clauses(part.get(inner))
+
+
+def searched_fields(query: Any) -> Iterator[str]:
+    """Yield the fields that the scoring clauses of a query search for a text, without boosts; patterns are left out."""
+    for _, part in text_clauses(query):
+        listed = part.get("fields", () if isinstance(part.get("query"), str) else part)
+        fields = [listed] if isinstance(listed, str) else list(listed)
+        yield from (path for path in (field.partition("^")[0] for field in fields) if "*" not in path)
 
 
 def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from reranker.deadline import Deadline
-from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, window_of
+from reranker.engines.bodies import PLACE, text_clauses, window_of
 from reranker.engines.query_syntax import has_syntax
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import caller_rights, copied, json_value
@@ -239,18 +239,12 @@ def _holds(node: Any, text: str) -> bool:
 
 def _places(query: Any) -> Iterator[tuple[dict[str, Any], str, bool]]:
     """Yield (object, key, whether it has a syntax) of every text by which a query scores documents."""
-    for node in query if isinstance(query, list) else [query]:
-        for name, part in node.items() if isinstance(node, dict) else ():
-            if not isinstance(part, dict):
-                continue
-            if name in TEXT_CLAUSES:
-                for key in ["query"] if isinstance(part.get("query"), str) else list(part):
-                    if isinstance(value := part[key], str):
-                        yield part, key, has_syntax(name, part)
-                    elif isinstance(value, dict) and isinstance(value.get("query"), str):
-                        yield value, "query", False
-            for inner in SCORING_PARTS.get(name, ()):
-                yield from _places(part.get(inner))
+    for name, part in text_clauses(query):
+        for key in ["query"] if isinstance(part.get("query"), str) else list(part):
+            if isinstance(value := part[key], str):
+                yield part, key, has_syntax(name, part)
+            elif isinstance(value, dict) and isinstance(value.get("query"), str):
+                yield value, "query", False
 
 
 class Answer(NamedTuple):
