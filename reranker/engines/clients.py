@@ -10,6 +10,7 @@ has no such option, so that a user's client keeps its own ``max_retries``.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,9 +27,9 @@ from elastic_transport.client_utils import basic_auth_to_header
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch, OpenSearchWarning
 
-from reranker.engines.connections import HttpConnections, Reply
+from reranker.engines.connections import MOST_ON_LOOP, AnswerTooLongError, HttpConnections, Reply
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
-from reranker.engines.event_loop import result_of
+from reranker.engines.event_loop import is_on_loop, result_of
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
 from reranker.engines.settings import EngineSettings
 from reranker.engines.wire import caller_rights, json_bytes, passed_headers, request_deadline, while_waiting
@@ -307,8 +308,11 @@ class EngineClient:
         token = while_waiting.set(None)  # requests of that work do not start it again
         try:
             given = self._all_headers(method, target, data, headers)
-            sent = self.connections.reply(method, target, data, given, limit_s)
+            most = MOST_ON_LOOP if is_on_loop() else math.inf
+            sent = self.connections.reply(method, target, data, given, limit_s, most)
             reply = result_of(sent, work)
+        except AnswerTooLongError as error:
+            raise self.unusable(f"{method} {target.partition('?')[0]}", str(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._no_reply(error, f"{method} {target.partition('?')[0]}", limit_s) from error
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import re
 import ssl
 import weakref
@@ -21,6 +22,8 @@ from reranker.engines.wire import json_value
 
 LONGEST_HEADER: Final = 64 * 1024
 """Longest header of an answer, in bytes."""
+MOST_ON_LOOP: Final = 64 * 1024 * 1024
+"""Longest answer, in bytes, that the event loop of a service reads: its memory is for many requests."""
 _ENCODED = re.compile(r"[\x21-\x7e]*")
 """A path with parameters that needs no further encoding."""
 
@@ -50,6 +53,10 @@ class Reply:
         if self.data is not None:
             return self.data[:200].decode("utf-8", "replace").strip()
         return str(self.value or "")[:200].strip()
+
+
+class AnswerTooLongError(aiohttp.ClientPayloadError):
+    """The answer is longer than it may be."""
 
 
 class ConnectionBrokenError(aiohttp.ClientConnectionError):
@@ -83,15 +90,22 @@ class HttpConnections:
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
 
     async def reply(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], limit_s: float | None
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        limit_s: float | None,
+        most: float = math.inf,
     ) -> Reply:
         """Return the answer to a request, of any status.
 
-        Raises `TimeoutError` if it does not arrive within ``limit_s`` seconds, else aiohttp's errors.
+        Raises `TimeoutError` if it does not arrive within ``limit_s`` seconds, `AnswerTooLongError` if it has more than
+        ``most`` bytes, else aiohttp's errors.
         """
         limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=self.settings.connect_timeout_s)
         async with await self.ask(method, target, body, headers, limits) as answer:
-            return Reply(answer.status, answer.headers, await answer.read())
+            return Reply(answer.status, answer.headers, await read_at_most(answer, most))
 
     async def ask(
         self, method: str, target: str, body: Any, headers: Mapping[str, str], limits: aiohttp.ClientTimeout
@@ -150,6 +164,16 @@ class HttpConnections:
             max_field_size=LONGEST_HEADER,
             skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
         )
+
+
+async def read_at_most(answer: aiohttp.ClientResponse, most: float) -> bytes:
+    """Return the body of an answer; `AnswerTooLongError` if it has more than ``most`` bytes."""
+    content = bytearray()
+    async for piece in answer.content.iter_any():
+        content += piece
+        if len(content) > most:
+            raise AnswerTooLongError(f"the answer has more than {most} bytes")
+    return bytes(content)
 
 
 def _proxy_of(settings: EngineSettings) -> tuple[str | None, aiohttp.BasicAuth | None]:

@@ -17,7 +17,13 @@ import aiohttp
 from multidict import CIMultiDict
 from starlette.types import Message, Scope, Send
 
-from reranker.engines.connections import ConnectionBrokenError, HttpConnections
+from reranker.engines.connections import (
+    MOST_ON_LOOP,
+    AnswerTooLongError,
+    ConnectionBrokenError,
+    HttpConnections,
+    read_at_most,
+)
 from reranker.engines.protocol import Engine, HasConnections
 from reranker.errors import Unsupported
 from reranker.service.http import ServiceError
@@ -92,8 +98,6 @@ PIECE_BYTES: Final = 64 * 1024
 """Bytes of an answer that are in memory at a time."""
 MOST_AT_ONCE: Final = 512
 """Requests that are passed on at the same time; further ones are answered with 503."""
-MOST_READ_BYTES: Final = 64 * 1024 * 1024
-"""Longest answer that is read as a whole."""
 
 
 class EngineAnswer(NamedTuple):
@@ -169,15 +173,13 @@ class Forwarder:
     async def ask(self, scope: Scope, body: bytes) -> EngineAnswer:
         """Return the answer to a request with another body; raises as `pass_on`, and 502 for an endless answer."""
         async with self._asked(scope, body, plain=True) as answer:
-            content = bytearray()
             try:
-                async for piece in answer.content.iter_chunked(PIECE_BYTES):
-                    content += piece
-                    if len(content) > MOST_READ_BYTES:
-                        raise ServiceError(502, "the search engine's answer is too large", kind="engine_error")
+                content = await read_at_most(answer, MOST_ON_LOOP)
+            except AnswerTooLongError as error:
+                raise ServiceError(502, "the search engine's answer is too large", kind="engine_error") from error
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise _broken_off() from error
-            return EngineAnswer(answer.status, _answer_headers(answer), bytes(content))
+            return EngineAnswer(answer.status, _answer_headers(answer), content)
 
     @asynccontextmanager
     async def _asked(
