@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any, Final, NoReturn
 
 import uvicorn
@@ -20,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
+from reranker.service.http import error_response
 from reranker.service.processes import SharedSocket
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState
@@ -32,6 +34,8 @@ UNREAD_S: Final = 30.0
 """Seconds after which a connection is closed whose client does not read what was sent."""
 IDLE_S: Final = 6
 """Seconds after which a connection without a request is closed."""
+REFUSED_S: Final = 1.0
+"""Seconds for which what a client sends is thrown away after its request was refused, so that it reads the answer."""
 LONGEST_HEAD: Final = 128 * 1024
 """Longest request line and headers, in bytes, that are read; the service itself accepts fewer."""
 BACKLOG: Final = 1024
@@ -77,6 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _n_head = 0
     """Bytes of the headers that are not complete."""
     _in_head = True
+    _is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
@@ -101,14 +106,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
+        if self._is_refused:  # closing the connection at once would make the client lose the answer
+            return
         self._n_head += len(data)
         super().data_received(data)
-        if not self._in_head:
+        if not self._in_head or self._is_refused:
             return
         if self._n_head > LONGEST_HEAD:
-            self.transport.abort()
+            self._refuse(431, "headers_too_large", f"the headers have more than {LONGEST_HEAD} bytes")
         elif self._timer is None:
             self._limit(HEADERS_S)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not well-formed HTTP."""
+        self._refuse(400, "bad_request", "the request is not well-formed HTTP")
+
+    def _refuse(self, status: int, kind: str, message: str) -> None:
+        """Answer a request that no application can answer, and close the connection soon."""
+        body = error_response(None, status, kind, message).body
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        end = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write((head + end).encode("ascii") + bytes(body))
+        self._is_refused = True
+        self._limit(REFUSED_S)
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read."""
