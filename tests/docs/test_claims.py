@@ -22,6 +22,7 @@ PAGES = (
     "docs/reference.md",
     "docs/scale.md",
     "docs/systems.md",
+    "docs/versions.md",
     "docs/guide/*.md",
     "plugin_scripts/README.md",
 )
