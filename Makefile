@@ -81,8 +81,8 @@ test-full: check clients ## the same with the reliability tests at full length (
 mutants: $(VENV)/.dev ## make the mistakes of benchmarks/mutants.toml one by one and print those that no test catches (hours)
 	$(VENV)/bin/python benchmarks/mutants.py --jobs $(JOBS)
 
-dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
-	$(VENV)/bin/python -m build --outdir dist
+dist: $(VENV)/.dev ## build wheel, source archive, SBOM and SHA256SUMS into dist/: the same bytes in every run
+	$(VENV)/bin/python -m tests.docs.release dist
 
 figures: $(VENV)/.core ## write docs/figures.md, its pages and the figures of README.md from benchmarks/results
 	$(VENV)/bin/python benchmarks/figures.py
