@@ -153,7 +153,7 @@ def test_the_secure_stack_reads_keys_from_files_that_must_be_there() -> None:
 
 def test_the_image_runs_unprivileged_and_copies_what_there_is() -> None:
     text = (DOCKER / "Dockerfile").read_text()
-    assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["ssi"]
+    assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["10001:10001"]
     copied = [word for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for word in line.split()]
     assert [one for one in copied if not (ROOT / one).exists()] == []
     sent = re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
