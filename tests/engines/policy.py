@@ -22,6 +22,7 @@ REQUIRABLE = (
     "clients",
     "mount",
     "libraries",
+    "helm",
 )
 """What a machine may lack; SSI_REQUIRE makes a failure of each skip for want of it."""
 LACKING = "without "
