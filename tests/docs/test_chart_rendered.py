@@ -189,7 +189,7 @@ def test_names_fit_and_selectors_find_only_the_service(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_environment_variable_is_one_of_the_program(case: str) -> None:
     known = set(re.findall(r"`(SSI_ENGINE_\w+)`", (chart.ROOT / "docs" / "reference.md").read_text("utf-8")))
-    known |= {"OMP_NUM_THREADS", "NUMBA_CACHE_DIR", "SSI_STATE_DIR"}
+    known |= {"HOME", "OMP_NUM_THREADS", "NUMBA_CACHE_DIR", "SSI_STATE_DIR"}
     for container in containers(case):
         names = [variable["name"] for variable in container["env"]]
         assert set(names) <= known and len(names) == len(set(names))

@@ -95,6 +95,8 @@ securityContext:
   capabilities: {drop: [ALL]}
   seccompProfile: {type: RuntimeDefault}
 env:
+  # Libraries write their caches there.
+  - {name: HOME, value: /data}
   - {name: OMP_NUM_THREADS, value: "1"}
   - {name: NUMBA_CACHE_DIR, value: /data/.numba}
   - {name: SSI_STATE_DIR, value: /data/.state}
