@@ -81,12 +81,6 @@ CLAIMS: Final = (
     ),
     Claim(
         "README.md",
-        "a rerank request with the ids of a hundred hits takes {} ms (median)",
-        "service",
-        (Number(("speed", "rows", {"system": "service, ids", "documents": 100}, "p50_ms")),),
-    ),
-    Claim(
-        "README.md",
         "the default model gains {} to {} MAP over the best tuned lexical score on pages whose other links it has seen",
         "defaults",
         _gains("defaults, whole pages", *LINKED),
@@ -111,7 +105,7 @@ CLAIMS: Final = (
         tuple(Number(("summary", {"case": "14000"}, f"{order}, repeated")) for order in ("live", "served")),
     ),
     Claim(
-        "README.md",
+        "docs/scale.md",
         "like n^{} from one to ten million impressions",
         "click_pairs",
         (Number(("impressions", ("1000000", "10000000"), "duckdb", "seconds"), "exponent"),),
