@@ -149,7 +149,7 @@ done
 
 build() { compose build >"$work/built" 2>&1 || { tail -20 "$work/built" >&2; false; }; }
 within 0 "the image is built" build
-docker images --format '        {{.Repository}}: {{.Size}}' ssi-reranker:0.1.0
+docker images --format '        {{.Repository}}: {{.Size}}' ssi-reranker:0.2.0
 
 echo "== Elasticsearch"
 try_stack 6
@@ -162,7 +162,7 @@ compose down >/dev/null 2>&1
 
 echo "== secured, over the same data"
 mkdir -m 700 "$work/keys"
-ssi() { docker run --rm ssi-reranker:0.1.0 "$@"; }
+ssi() { docker run --rm ssi-reranker:0.2.0 "$@"; }
 website=$(ssi serve --new-key website 2>>"$work/keys/hashes.txt")
 ssi serve --new-key prometheus >"$work/keys/prometheus.txt" 2>>"$work/keys/hashes.txt"
 export ELASTIC_PASSWORD SSI_ENGINE_PASSWORD API_KEYS="$work/keys/hashes.txt" METRICS_KEY="$work/keys/prometheus.txt"
