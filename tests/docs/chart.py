@@ -187,6 +187,10 @@ def guide() -> str:
     return f"{before}{START}\n{table()}\n{END}\n{rest.partition(END)[2].lstrip()}"
 
 
+LONGEST_STEP_S: Final = 900.0
+"""Seconds that one step of a build may take."""
+
+
 def helm_program() -> str:
     """Return the installed helm, or one that Go builds once in the cache folder of the tests.
 
@@ -215,9 +219,12 @@ def _built(name: str, version: str, steps: list[list[str]]) -> str:
         shutil.copy(MANIFESTS, folder)
         environment = os.environ | {"GOBIN": str(program.parent)}
         for step in () if program.is_file() else steps:
-            done = subprocess.run(step, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-            if done.returncode:
-                do_without("helm", f"{' '.join(step)} failed: {done.stderr[-500:]}")
+            try:
+                subprocess.run(
+                    step, cwd=folder, env=environment, capture_output=True, check=True, timeout=LONGEST_STEP_S
+                )
+            except subprocess.SubprocessError as error:  # it failed, or the modules did not come
+                do_without("helm", f"{' '.join(step)}: {error}")
     return str(program)
 
 
