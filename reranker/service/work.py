@@ -76,11 +76,18 @@ class Work(Places):
         All its requests to an engine end at the deadline, at the latest. Raises `ServiceError` 503 after the deadline.
         """
         async with self.place(deadline):
-            try:
-                async with _late_after(deadline) as limit:
-                    return await in_greenlet(lambda: _bounded(deadline, function))
-            except TimeoutError as error:
-                raise (_too_late() if limit.expired() else error) from None
+            return await self.at_once(deadline, function)
+
+    async def at_once(self, deadline: Deadline, function: Callable[[], T]) -> T:
+        """Return the result of ``function`` as `on_loop`, but without waiting for a place.
+
+        For the service's own searches: if they waited behind those of others, an engine that answers would seem to fail.
+        """
+        try:
+            async with _late_after(deadline) as limit:
+                return await in_greenlet(lambda: _bounded(deadline, function))
+        except TimeoutError as error:
+            raise (_too_late() if limit.expired() else error) from None
 
     async def in_thread(self, deadline: Deadline, function: Callable[[], T]) -> T:
         """Return the result of ``function``, which runs in a thread; else as `on_loop`.

@@ -347,18 +347,16 @@ def report(found: Attack, record: Record) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hostile", "slow"])
-def test_a_client_that_sends_bad_bodies_costs_others_no_answer(
+def test_bad_bodies_cost_others_no_answer_and_slow_ones_only_while_the_engine_works_on_them(
     site: Site, proxy: ServiceProcess, kind: str, record: Record
 ) -> None:
     requests = {"hostile": hostile_requests, "slow": slow_bodies}[kind](site.index)
     found = attack_at_rate(proxy, requests, ordinary, seconds=ATTACK_S)
     report(found, record)
     assert set(found.victims.statuses) <= {200, 429, 503} and sum(found.victims.statuses.values()) > 10 * ATTACK_S
-    # In a short attack by slow bodies an engine that has just started may answer nobody in time: there the attacker
-    # fares no better than the others, and all are answered when it is over.
-    if kind == "hostile" or ATTACK_S >= 20:
+    # Slow bodies of a caller pass through, and cost the others as much as if it asked the engine itself.
+    if kind == "hostile":
         assert found.victims.success >= 0.99 and set(found.health.statuses) == {200}
-    assert found.victims.success >= found.attacker.success
     end = time.monotonic() + 60
     while proxy.ask("GET", "/ready")[0] != 200:
         assert time.monotonic() < end, "the service did not recover"
