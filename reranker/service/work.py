@@ -81,7 +81,7 @@ class Work(Places):
     async def at_once(self, deadline: Deadline, function: Callable[[], T]) -> T:
         """Return the result of ``function`` as `on_loop`, but without waiting for a place.
 
-        For the service's own searches: if they waited behind those of others, an engine that answers would seem to fail.
+        For the service's own searches: behind those of others they would be late, and the engine would seem to fail.
         """
         try:
             async with _late_after(deadline) as limit:
