@@ -61,6 +61,12 @@ class SearchCall:
     """Whether the request asks for no reranking."""
     deadline: Deadline
 
+    @property
+    def page(self) -> tuple[int, int]:
+        """Hits to skip, and hits on the page."""
+        first, size = window_of(self.body or {})
+        return first if self.first is None else self.first, size if self.size is None else self.size
+
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
@@ -303,8 +309,7 @@ class Interleaving:
     def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
         """Return the interleaved page."""
         live, other = versions.current, _version_of(versions, self.challenger)
-        first, size = window_of(call.body or {})
-        first, size = first if call.first is None else call.first, size if call.size is None else call.size
+        first, size = call.page
         pages = [
             serving.reranker.search(
                 call.query,

@@ -521,7 +521,7 @@ class EngineProxy:
                 answer = answered(state, context, sent)
                 return encode({**_as_asked(answer.values, params), **more}), answer
 
-            return await state.run(context.deadline, work, state.depth(sum(window_of(sent.body))))
+            return await state.run(context.deadline, work, state.depth(*window_of(sent.body)))
         finally:
             state.admitted -= 1
 

@@ -125,12 +125,13 @@ async def search_index(
     """
     query_id = str(uuid.uuid4())
 
+    call = call_of(state, wanted, context)
+
     def work() -> tuple[bytes, Searched]:
-        searched = carry_out_search(state, context, call_of(state, wanted, context), query_id)
+        searched = carry_out_search(state, context, call, query_id)
         return encode(answer_of(state, searched.outcome, searched.mode, query_id)), searched
 
-    size, first = wanted.page
-    answer, searched = await state.run(context.deadline, work, state.depth((first or 0) + (size or 0)))
+    answer, searched = await state.run(context.deadline, work, state.depth(*call.page))
     keep(state, context, searched)
     return Response(answer, media_type="application/json")
 

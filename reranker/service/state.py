@@ -310,14 +310,13 @@ class ServiceState:
         run = self.work.on_loop if self._is_awaitable and n_documents <= MOST_ON_LOOP else self.work.in_thread
         return await run(deadline, function)
 
-    def depth(self, last: int) -> int:
-        """Return the number of hits that a search reads whose page ends at rank ``last``."""
-        return max(last, self.settings.rerank.window)
+    def depth(self, first: int, size: int) -> int:
+        """Return the number of hits that a search reads which skips ``first`` hits and shows ``size``."""
+        return max(first + size, self.settings.rerank.window)
 
     async def _scored_in_shadow(self, call: SearchCall) -> RerankedPage:
-        last = sum(part or 0 for part in (call.first, call.size))
         search = partial(self.ask_engine, lambda: rerank(self.versions, call))
-        outcome = await self.run(call.deadline, search, self.depth(last))
+        outcome = await self.run(call.deadline, search, self.depth(*call.page))
         return outcome.page
 
     def ask_engine(self, function: Callable[[], T], *, probe: bool = False) -> T:

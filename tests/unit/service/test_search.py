@@ -10,11 +10,14 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from reranker.deadline import Deadline
+from reranker.engines import EngineSettings
+from reranker.engines.connections import HttpConnections
+from reranker.engines.event_loop import is_on_loop
 from reranker.engines.protocol import Engine
 from reranker.errors import (
     EngineAuthError,
@@ -362,6 +365,31 @@ def test_where_others_searches_are_answered_the_service_asks_nothing(served: Ser
     assert engine.calls == 0
     asyncio.run(state.check_searches())
     assert engine.calls > 0
+
+
+@pytest.mark.parametrize(
+    ("body_size", "asked", "on_loop"),
+    [(10, {}, True), (1001, {}, False), (1001, {"size": 10}, True), (10, {"from": 995}, False)],
+)
+def test_a_page_of_many_hits_is_read_in_a_thread(
+    served: Served, tmp_path: Path, body_size: int, asked: dict[str, int], on_loop: bool
+) -> None:
+    class Awaitable(Failing):
+        """An engine whose requests an event loop may send; notes where it was asked."""
+
+        connections, is_awaitable = HttpConnections("http://127.0.0.1:9", EngineSettings()), True
+        on_loop: ClassVar[list[bool]] = []
+
+        def search(self, *given: Any, **named: Any) -> Any:
+            self.on_loop.append(is_on_loop())
+            return super().search(*given, **named)
+
+    engine: Any = Awaitable(served.engine)
+    of_engine = Served(engine, served.index, served.model, served.documents, served.store_path)
+    state = service_over(of_engine, tmp_path, body={**TEMPLATE, "size": body_size})
+    Awaitable.on_loop.clear()
+    ask(state, **asked)
+    assert set(Awaitable.on_loop) == {on_loop}
 
 
 def test_threads_that_never_end_are_noticed(served: Served, tmp_path: Path) -> None:
