@@ -27,7 +27,7 @@ from elastic_transport.client_utils import basic_auth_to_header
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch, OpenSearchWarning
 
-from reranker.engines.connections import MOST_ON_LOOP, AnswerTooLongError, HttpConnections, Reply
+from reranker.engines.connections import LONGEST_ON_LOOP, AnswerTooLongError, HttpConnections, Reply
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.event_loop import is_on_loop, result_of
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
@@ -71,8 +71,6 @@ _COMPATIBLE = {
     for kind in (JSON, NDJSON)
 }
 """Content types of the Elasticsearch client's requests."""
-_WITHOUT_SECRETS = frozenset({"accept-encoding", "user-agent"})
-"""Own headers that also go with requests for a caller: any other may hold credentials of the program."""
 
 
 def spec_of(client: Elasticsearch | OpenSearch) -> str:
@@ -308,7 +306,7 @@ class EngineClient:
         token = while_waiting.set(None)  # requests of that work do not start it again
         try:
             given = self._all_headers(method, target, data, headers)
-            most = MOST_ON_LOOP if is_on_loop() else math.inf
+            most = LONGEST_ON_LOOP if is_on_loop() else math.inf
             sent = self.connections.reply(method, target, data, given, limit_s, most)
             reply = result_of(sent, work)
         except AnswerTooLongError as error:
@@ -331,8 +329,8 @@ class EngineClient:
             headers = {name: _COMPATIBLE.get(value, value) for name, value in headers.items()}
         rights = caller_rights.get()
         if rights is not None:
-            own = {name: value for name, value in self._headers.items() if name in _WITHOUT_SECRETS}
-            return {**own, **headers, **rights}
+            # Any other header of the program may hold its credentials.
+            return {"user-agent": self._headers["user-agent"], **headers, **rights}
         signed = {} if self._sign is None else self._sign(method, self.connections.url + target, data)
         return {**self._headers, **headers, **signed}
 
@@ -377,7 +375,7 @@ class EngineClient:
         if error is None or isinstance(error, _LATE):
             message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or request less"
             return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
-        unreached = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientConnectorDNSError)
+        unreached = isinstance(error, aiohttp.ClientConnectorError)
         data = {"engine": self.kind, "status": None, "timed_out": False, "unreached": unreached}
         if isinstance(error, aiohttp.ClientSSLError | elastic_transport.TlsError | opensearchpy.SSLError):
             remedy = "set SSI_ENGINE_CA_FILE to the certificate of the authority that signed it"

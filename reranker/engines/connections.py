@@ -22,7 +22,7 @@ from reranker.engines.wire import json_value
 
 LONGEST_HEADER: Final = 64 * 1024
 """Longest header of an answer, in bytes."""
-MOST_ON_LOOP: Final = 64 * 1024 * 1024
+LONGEST_ON_LOOP: Final = 64 * 1024 * 1024
 """Longest answer, in bytes, that the event loop of a service reads: its memory is for many requests."""
 _ENCODED = re.compile(r"[\x21-\x7e]*")
 """A path with parameters that needs no further encoding."""
@@ -132,7 +132,6 @@ class HttpConnections:
         """Close the connections of synchronous code."""
         if self._sessions:
             result_of(self.close_own())
-            _open.discard(self)
 
     def __del__(self) -> None:
         for loop, session in self._sessions.items():

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from starlette.types import Message, Scope, Send
 
 from reranker.engines.connections import (
-    MOST_ON_LOOP,
+    LONGEST_ON_LOOP,
     AnswerTooLongError,
     ConnectionBrokenError,
     HttpConnections,
@@ -174,7 +174,7 @@ class Forwarder:
         """Return the answer to a request with another body; raises as `pass_on`, and 502 for an endless answer."""
         async with self._asked(scope, body, plain=True) as answer:
             try:
-                content = await read_at_most(answer, MOST_ON_LOOP)
+                content = await read_at_most(answer, LONGEST_ON_LOOP)
             except AnswerTooLongError as error:
                 raise ServiceError(502, "the search engine's answer is too large", kind="engine_error") from error
             except (aiohttp.ClientError, TimeoutError) as error:

@@ -204,7 +204,7 @@ class Shadow:
     ) -> None:
         self._search, self._deadline_s, self._metrics, self._log = search, deadline_s, metrics, log
         self._turn = asyncio.Semaphore(1)
-        self._unlogged: dict[asyncio.Task[None], Mapping[str, Any]] = {}
+        self._unlogged: dict[asyncio.Task[Mapping[str, Any]], Mapping[str, Any]] = {}
 
     def submit(self, call: SearchCall, row: Mapping[str, Any]) -> None:
         """Queue a search for scoring, or log it unscored if too many are waiting."""
@@ -214,9 +214,10 @@ class Shadow:
             return
         task = asyncio.get_running_loop().create_task(self._score(call, row))
         self._unlogged[task] = row
-        task.add_done_callback(self._log_unscored)
+        task.add_done_callback(self._ended)
 
-    async def _score(self, call: SearchCall, row: Mapping[str, Any]) -> None:
+    async def _score(self, call: SearchCall, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the row with the order by the model; unchanged if the search cannot be scored."""
         async with self._turn:
             result, query_id = "failed", row["query_id"]
             try:
@@ -233,17 +234,17 @@ class Shadow:
             except (RerankerError, ServiceError) as error:
                 _log.warning("shadow", extra={"ssi": {"query_id": query_id, "error": type(error).__name__}})
             self._metrics.shadows.labels(result).inc()
-            task = asyncio.current_task()
-            if task is not None and self._unlogged.pop(task, None) is not None:
-                self._log(row)
+            return row
 
-    def _log_unscored(self, task: asyncio.Task[None]) -> None:
-        """Log the row of a search whose scoring ended before it was logged."""
+    def _ended(self, task: asyncio.Task[Mapping[str, Any]]) -> None:
+        """Log the row of a search, as shown if its scoring failed."""
         row = self._unlogged.pop(task, None)
-        if row is not None:
-            self._log(row)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if row is None:  # `close` has logged it
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             _log.error("shadow", extra={"ssi": {"error": type(error).__name__}}, exc_info=error)
+        self._log(row if task.cancelled() or error is not None else task.result())
 
     def close(self) -> None:
         """Stop; log the waiting searches unscored."""

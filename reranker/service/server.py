@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import uvicorn
 import uvloop
@@ -81,7 +81,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _n_head = 0
     """Bytes of the headers that are not complete."""
     _in_head = True
+    """Whether headers are awaited, not a body."""
     _is_refused = False
+    """Whether a request was refused, so that all else that comes is thrown away."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
@@ -190,7 +192,6 @@ def end_process() -> NoReturn:
 
 async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None) -> None:
     listener = listen(settings.host, settings.port) if shared is None else shared.listener
-    options: dict[str, Any] = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -204,7 +205,8 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
-        **(options if settings.tls_cert else {}),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
     server = _Server(config)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()

@@ -396,7 +396,7 @@ class ServiceState:
         error: Exception | None = None
         if not answered:
             try:
-                run = self.work.at_once if self._is_awaitable else self.work.in_thread
+                run = self.work.without_place if self._is_awaitable else self.work.in_thread
                 await run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search, probe=True))
             except Exception as failure:
                 error = failure

@@ -76,9 +76,9 @@ class Work(Places):
         All its requests to an engine end at the deadline, at the latest. Raises `ServiceError` 503 after the deadline.
         """
         async with self.place(deadline):
-            return await self.at_once(deadline, function)
+            return await self.without_place(deadline, function)
 
-    async def at_once(self, deadline: Deadline, function: Callable[[], T]) -> T:
+    async def without_place(self, deadline: Deadline, function: Callable[[], T]) -> T:
         """Return the result of ``function`` as `on_loop`, but without waiting for a place.
 
         For the service's own searches: behind those of others they would be late, and the engine would seem to fail.

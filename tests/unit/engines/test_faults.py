@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.connections import MOST_ON_LOOP
+from reranker.engines.connections import LONGEST_ON_LOOP
 from reranker.engines.protocol import Engine
 from reranker.errors import (
     EngineAuthError,
@@ -197,7 +197,7 @@ def test_an_answer_out_of_time_gives_its_connection_back(server: ScriptedServer)
 
 def test_an_endless_answer_does_not_fill_the_memory_of_a_service(server: ScriptedServer) -> None:
     engine = open_engine(server.spec, EngineSettings(read_timeout_s=60))
-    long = Answer(200, b'{"hits": {"hits": []}, "x": "' + b" " * (MOST_ON_LOOP + 1) + b'"}')
+    long = Answer(200, b'{"hits": {"hits": []}, "x": "' + b" " * (LONGEST_ON_LOOP + 1) + b'"}')
     server.script("_search", lambda s, r: long, lambda s, r: long)
     with OnLoop(engine) as on_loop, pytest.raises(EngineUnavailable, match="more than 67108864 bytes"):
         on_loop.search("docs", {})
