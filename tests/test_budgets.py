@@ -33,7 +33,7 @@ LINES: dict[str, int] = {
     "reranker/models": 1380,
     "reranker/rerank": 3100,
     "reranker/retrain": 1850,
-    "reranker/service": 4460,
+    "reranker/service": 4480,
     "reranker/text": 1020,
     "reranker/training": 3740,
     "indexer": 2700,

@@ -6,10 +6,11 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Final, NoReturn
@@ -21,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
+from reranker.progress import no_progress
 from reranker.service.http import error_response
 from reranker.service.processes import SharedSocket
 from reranker.service.settings import ServiceSettings
@@ -37,10 +39,12 @@ IDLE_S: Final = 6
 REFUSED_S: Final = 1.0
 """Seconds for which what a client sends is thrown away after its request was refused, so that it reads the answer."""
 LONGEST_HEAD: Final = 128 * 1024
-"""Longest request line and headers, in bytes, that are read; the service itself accepts fewer."""
+"""Headers of more bytes, after the first piece that is read, are refused; the service itself accepts fewer."""
 BACKLOG: Final = 1024
 MAX_CONNECTIONS: Final = 4096
 """High, because idle and slow connections cost little and must not keep other clients out."""
+FILES_A_CONNECTION: Final = 2
+"""Open files for each connection: its own, and one for a request to the engine."""
 PARENT_S: Final = 1.0
 """Seconds between two checks whether the parent process is still running."""
 COLLECTED_OBJECTS: Final = 20_000
@@ -74,14 +78,33 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def most_connections() -> int:
+    """Return how many connections the open files of this process allow, at most `MAX_CONNECTIONS`.
+
+    The limit of open files is raised as far as the process itself may raise it.
+    """
+    wanted = FILES_A_CONNECTION * MAX_CONNECTIONS
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < wanted:
+        files = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // FILES_A_CONNECTION)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 of one connection, which must send the headers of a request in time, and read its answer."""
 
+    most = MAX_CONNECTIONS
+    """Number of connections that may be open. Requests on further ones are answered with 503."""
+    note_refused: Callable[[str], None] = no_progress
+    """Called with the kind of error of each request that is refused here."""
     _timer: asyncio.TimerHandle | None = None
     _n_head = 0
     """Bytes of the headers that are not complete."""
     _in_head = True
     """Whether headers are awaited, not a body."""
+    _served = False
+    """Whether a request of this connection was accepted."""
     _is_refused = False
     """Whether a request was refused, so that all else that comes is thrown away."""
 
@@ -110,6 +133,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Read a part of a request."""
         if self._is_refused:  # closing the connection at once would make the client lose the answer
             return
+        if len(self.connections) > self.most and not self._served:
+            self._refuse(503, "overloaded", "too many connections are open", "retry-after: 1\r\n")
+            return
+        self._served = True
         self._n_head += len(data)
         super().data_received(data)
         if not self._in_head or self._is_refused:
@@ -123,11 +150,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer a request that is not well-formed HTTP."""
         self._refuse(400, "bad_request", "the request is not well-formed HTTP")
 
-    def _refuse(self, status: int, kind: str, message: str) -> None:
+    def _refuse(self, status: int, kind: str, message: str, more: str = "") -> None:
         """Answer a request that no application can answer, and close the connection soon."""
+        self.note_refused(kind)
         body = error_response(None, status, kind, message).body
         head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        end = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        end = f"content-length: {len(body)}\r\nconnection: close\r\n{more}\r\n"
         self.transport.write((head + end).encode("ascii") + bytes(body))
         self._is_refused = True
         self._limit(REFUSED_S)
@@ -192,9 +220,10 @@ def end_process() -> NoReturn:
 
 async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None) -> None:
     listener = listen(settings.host, settings.port) if shared is None else shared.listener
+    protocol = type("Protocol", (BoundedProtocol,), {"most": most_connections(), "note_refused": state.refuse})
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -202,7 +231,6 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
         proxy_headers=False,
         server_header=False,
         backlog=BACKLOG,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
         ssl_certfile=settings.tls_cert,

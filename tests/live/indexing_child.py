@@ -21,13 +21,14 @@ def main(action: str, spec: str, index: str, file: str) -> None:
     engine = open_engine(spec, EngineSettings(read_timeout_s=60))
     engine.capabilities()
     options = LoadOptions(limits=BulkLimits(200), checkpoint_s=0.0, reject_path=Path(file).with_suffix(".rejects"))
+    before = peak_bytes()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     if action == "load":
         report = load_documents(engine, index, Path(file), options=options)
     else:
         report = build_index(engine, index, Path(file), None, BuildOptions(rebuild=True, load=options)).load
-    sys.stdout.write(json.dumps({**report.to_json(), "peak_bytes": peak_bytes()}) + "\n")
+    sys.stdout.write(json.dumps({**report.to_json(), "grown_bytes": peak_bytes() - before}) + "\n")
 
 
 def peak_bytes() -> int:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 HOST = "127.0.0.1"
+MOST_WAITING = 400
+"""Clients of an open loop that wait at the same time. This process may not be allowed to open more connections."""
 
 
 @dataclass(slots=True)
@@ -148,7 +150,10 @@ async def closed_loop(
 
 
 async def open_loop(port: int, path: str, bodies: Bodies, *, rate: float, seconds: float) -> Tally:
-    """Return what clients saw that come at ``rate`` a second, however long the others wait."""
+    """Return what clients saw that come at ``rate`` a second, however long the others wait.
+
+    Of those that come while `MOST_WAITING` others wait, none asks.
+    """
     tally, idle, tasks = Tally(), list[Client](), set[asyncio.Task[None]]()
 
     async def one(number: int) -> None:
@@ -159,10 +164,11 @@ async def open_loop(port: int, path: str, bodies: Bodies, *, rate: float, second
     started, n = time.perf_counter(), 0
     while (now := time.perf_counter() - started) < seconds:
         while n < now * rate:
-            task = asyncio.create_task(one(n))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
             n += 1
+            if len(tasks) < MOST_WAITING:
+                task = asyncio.create_task(one(n))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
         before = time.perf_counter()
         await asyncio.sleep(0.002)
         # How long this client itself was kept from its work: what it saw of others is wrong by as much.
