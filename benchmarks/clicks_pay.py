@@ -24,7 +24,8 @@ newest fifth, weighed by how often they were asked, for repeated and new queries
 Cases: numbers of impressions; ``cascade`` and ``dbn`` (14,000 impressions of other people); ``small`` (14,000, products
 attract nearly as their live score says, so that little is to be gained); ``noise`` (5,000, clicks ignore the product);
 ``nothing`` (5,000, products attract as their live score says); ``robots`` (5,000, of which 30 % are those of five
-people who click at random and often).
+people who click at random and often); ``lasting`` and ``changing`` (14,000 in 360 days instead of 21, with the same
+appeals throughout, or with others from day 180 on).
 
 A row that is in FILE with the same program is not measured again.
 """
@@ -76,9 +77,9 @@ from reranker.training import DocumentSource, Listener, TrainConfig, from_judgem
 Values = npt.NDArray[np.float64]
 EXAMINATION: Final = (1.0, 0.57, 0.42, 0.33, 0.28, 0.24, 0.21, 0.19, 0.17, 0.16)
 N_PRODUCTS, N_KINDS, N_WORDS, N_QUERIES, N_NEW, N_SHOWN = 10_000, 40, 30, 260, 40, 10
-NEWEST, DAYS, SHUFFLED, POPULARITY = 0.2, 21.0, 0.2, 0.8
+NEWEST, DAYS, LONG_DAYS, SHUFFLED, POPULARITY = 0.2, 21.0, 360.0, 0.2, 0.8
 DISCOUNT = 1.0 / np.log2(np.arange(2, N_SHOWN + 2))
-CASES: Final = ("1000", "5000", "14000", "cascade", "dbn", "small", "noise", "nothing", "robots")
+CASES: Final = ("1000", "5000", "14000", "cascade", "dbn", "small", "noise", "nothing", "robots", "lasting", "changing")
 
 
 @dataclass(frozen=True)
@@ -180,21 +181,25 @@ def as_scored(z: Values) -> Values:
 
 def log_of(shop: Shop, case: str, attraction: Values, rng: np.random.Generator) -> SimulatedLog:
     """Return the log of a case, ordered by time; the last `N_NEW` queries are asked in the newest fifth only."""
-    n = int(case) if case.isdigit() else 14_000 if case in ("cascade", "dbn", "small") else 5_000
+    n = int(case) if case.isdigit() else 5_000 if case in ("noise", "nothing", "robots") else 14_000
+    all_days = LONG_DAYS if case in ("lasting", "changing") else DAYS
+    before = attraction_of(shop, case, rng) if case == "changing" else attraction
     readers: Mapping[str, ClickModel] = {"cascade": Cascade(), "dbn": DynamicBayesian()}
     people = readers.get(case, PositionBased(EXAMINATION))
-    n_late, numbers = round(n * NEWEST), np.arange(shop.pages.size).reshape(shop.pages.shape)
-    parts = []
-    for size, queries, first, days in (
-        (n - n_late, N_QUERIES - N_NEW, 0.0, DAYS * (1 - NEWEST)),
-        (n_late, N_QUERIES, DAYS * (1 - NEWEST), DAYS * NEWEST),
+    numbers = np.arange(shop.pages.size).reshape(shop.pages.shape)
+    known, parts = N_QUERIES - N_NEW, []
+    for first, share, queries, attracts in (
+        (0.0, 0.5, known, before),
+        (0.5, 0.5 - NEWEST, known, attraction),
+        (1 - NEWEST, NEWEST, N_QUERIES, attraction),
     ):
-        plan = LogPlan(size, users=n // 4, popularity=POPULARITY, randomised=SHUFFLED, days=days)
+        days = all_days * share
+        plan = LogPlan(round(n * share), users=n // 4, popularity=POPULARITY, randomised=SHUFFLED, days=days)
         # Queries are dealt to ranks of popularity, so that new ones are not the rarest.
         order = np.random.default_rng(7).permutation(N_QUERIES)
         order = order[order < queries]
-        part = simulate(numbers[order], attraction[order], people, plan, rng)
-        shift = round(first * 86_400_000)
+        part = simulate(numbers[order], attracts[order], people, plan, rng)
+        shift = round(all_days * first * 86_400_000)
         parts.append(replace(part, query=order[part.query], time=part.time + shift))
     joined = {
         name: np.concatenate([getattr(part, name) for part in parts])

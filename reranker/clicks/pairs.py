@@ -25,7 +25,7 @@ from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 UNIT = 1_000_000
 """Weights are integers in millionths, so that sums do not depend on the order of addition."""
 
+
+HALF_LIFE_DAYS: Final = 90
+"""Days after which a click counts half in what users prefer now."""
 
 DEFAULT_STRATEGY = "last-clicked-above-skipped"
 
@@ -381,6 +384,7 @@ def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int
         "oldest": _OLDEST,
         "since": _OLDEST if since is None else since,
         "until": _NEWEST if until is None else until,
+        "fresh_at": _OLDEST if until is None else until,
         "last_rank": len(config.propensities or (1.0,)),
         "min_users": config.min_users,
     }
@@ -388,6 +392,7 @@ def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int
     numbers = {
         **{name: getattr(config, name) or _OFF for name in caps},
         "min_dwell_s": config.min_dwell_s,
+        "half_life_ms": HALF_LIFE_DAYS * 86_400_000,
         # The largest probability that two clicks of a person are on one document: 2^-(entropy of order 2).
         "max_collision": float(2.0**-rules.min_entropy_bits),
     }
@@ -891,6 +896,9 @@ class Rating:
     """Number of these people who clicked it."""
     examined: float
     """Expected number of people who examined it, by the propensities of its ranks; ``people`` without propensities."""
+    recent_clicks: float
+    recent_examined: float
+    """Both with people who count half for each `HALF_LIFE_DAYS` before the end of the time range, if it has one."""
 
     @property
     def share(self) -> float:
@@ -911,8 +919,9 @@ def ratings(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Compu
 
 
 def _rating(row: tuple[Any, ...]) -> Rating:
-    query, document, people, clicks, units = row
-    return Rating(query, document, int(people), int(clicks), int(units) / UNIT)
+    query, document, people, clicks, examined, recent_clicks, recent_examined = row
+    recent = int(recent_clicks) / (1000 * UNIT), int(recent_examined) / (1000 * UNIT)
+    return Rating(query, document, int(people), int(clicks), int(examined) / UNIT, *recent)
 
 
 def _named_counts(counts: dict[str, int]) -> dict[str, int]:

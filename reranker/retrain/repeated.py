@@ -124,8 +124,8 @@ def repeated_queries(
 
     found = preferences(
         np.array([place for place, _, _ in rows], dtype=np.int64),
-        column(lambda rating: rating.clicks),
-        column(lambda rating: rating.examined),
+        column(lambda rating: rating.recent_clicks),
+        column(lambda rating: rating.recent_examined),
         np.array([score for _, _, score in rows], dtype=np.float64),
     )
     by_query: dict[str, dict[str, float]] = {}

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reranker.clicks.log import read_part
-from reranker.clicks.pairs import UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
+from reranker.clicks.pairs import HALF_LIFE_DAYS, UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from reranker.text.query_keys import query_key
 from tests.reference.strategies import FUNCTIONS
@@ -433,21 +433,36 @@ def sum_votes(capped: Mapping[tuple[Key, str], int]) -> dict[Key, tuple[int, int
     return sums
 
 
+class Rated(NamedTuple):
+    """Numbers of a query and document: clicks and examinations also weighed by how recent they are."""
+
+    people: int
+    clicks: int
+    examined: int
+    """In millionths."""
+    recent_clicks: int
+    recent_examined: int
+    """Both in billionths."""
+
+
 def rate_lists(
-    lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig
-) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """Return (people, clicks, examinations in millionths) of each query and document; each person counts once."""
+    lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig, until: int | None
+) -> dict[tuple[str, str], Rated]:
+    """Return the rating of each query and document before a time; each person counts once."""
     chances = [math.floor(one * UNIT + 0.5) for one in config.propensities or (1.0,)]
-    seen: dict[tuple[str, str, str], tuple[bool, int]] = {}
+    seen: dict[tuple[str, str, str], Rated] = {}
     for one in lists:
+        age_ms = 0 if one.time is None or until is None else until - one.time
+        freshness = math.floor(1000 * 0.5 ** (age_ms / (HALF_LIFE_DAYS * 86_400_000)) + 0.5)
         for shown in one.shown:
+            units = chances[min(shown.rank, len(chances)) - 1]
+            new = Rated(1, int(shown.clicked), units, shown.clicked * UNIT * freshness, units * freshness)
             key = (one.query, shown.document, searches[one.query_id].person)
-            clicked, units = seen.get(key, (False, 0))
-            seen[key] = (clicked or shown.clicked, max(units, chances[min(shown.rank, len(chances)) - 1]))
-    rated: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for (query, document, _), (clicked, units) in seen.items():
-        people, clicks, examined = rated.get((query, document), (0, 0, 0))
-        rated[query, document] = (people + 1, clicks + clicked, examined + units)
+            seen[key] = Rated(*map(max, seen.get(key, new), new))
+    rated: dict[tuple[str, str], Rated] = {}
+    for (query, document, _), of_person in seen.items():
+        before = rated.get((query, document), Rated(0, 0, 0, 0, 0))
+        rated[query, document] = Rated(*map(sum, zip(before, of_person, strict=True)))
     return rated
 
 
@@ -458,7 +473,7 @@ def _factor(cap: int, n: int) -> float:
 # Backend
 
 _PAIRS = ("query", "better", "worse", "weight")
-_RATINGS = ("query", "document", "people", "clicks", "examined")
+_RATINGS = ("query", "document", *Rated._fields)
 _IMPRESSIONS = (
     "query_id",
     "query",
@@ -496,7 +511,7 @@ def _compute(task: LogTask) -> tuple[Any, dict[str, int]]:
         return _table(_IMPRESSIONS, _impression_rows(lists)), {}
     counted = [without_short_clicks(one, task.config.min_dwell_s) for one in lists]
     if task.goal == "ratings":
-        rated = rate_lists(counted, searches, task.config)
+        rated = rate_lists(counted, searches, task.config, task.until)
         return _table(_RATINGS, [(*key, *rated[key]) for key in sorted(rated)]), {}
     used = [one for one in counted if one.clicked]
     votes = count_votes(used, searches, task.config)
@@ -571,7 +586,7 @@ def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
     import pyarrow as pa
 
     types = {"weight": pa.float64(), "dwell": pa.float64()} | dict.fromkeys(
-        ("time", "rank", "click_time", "people", "clicks", "examined"), pa.int64()
+        ("time", "rank", "click_time", *Rated._fields), pa.int64()
     )
     types |= dict.fromkeys(("randomised", "clicked", "carted", "purchased"), pa.bool_())
     columns = list(zip(*rows, strict=True)) or [()] * len(names)

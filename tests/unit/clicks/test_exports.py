@@ -31,12 +31,12 @@ JUDGED = [
 
 def test_shares_of_clicks() -> None:
     ratings = [
-        Rating("q", "a", 10, 5, 10.0),
-        Rating("q", "b", 10, 5, 2.5),
-        Rating("q", "c", 2, 1, 2.0),
-        Rating("q", "d", 3, 0, 1.0),
-        Rating("q", "e", 1, 1, 0.0),
-        Rating("q", "f", 1, 0, 0.0),
+        Rating("q", "a", 10, 5, 10.0, 5, 10.0),
+        Rating("q", "b", 10, 5, 2.5, 5, 2.5),
+        Rating("q", "c", 2, 1, 2.0, 1, 2.0),
+        Rating("q", "d", 3, 0, 1.0, 0, 1.0),
+        Rating("q", "e", 1, 1, 0.0, 1, 0.0),
+        Rating("q", "f", 1, 0, 0.0, 0, 0.0),
     ]
     assert [one.value for one in judgements_of_ratings(ratings)] == [0.5, 1.0, 0.5, 0.0, 1.0, 0.0]
     assert [one.document for one in judgements_of_ratings(ratings, min_people=3)] == ["a", "b", "d"]

@@ -16,6 +16,7 @@ import pytest
 
 from reranker.clicks.pairs import (
     BACKENDS,
+    HALF_LIFE_DAYS,
     PairConfig,
     Resources,
     RobotRules,
@@ -361,6 +362,17 @@ def test_ratings_are_the_share_of_clicks_among_those_who_looked(tmp_path: Path, 
         (3, 1, 0.75),
     ]
     assert [one.share for one in rated.values()] == [0.0, 0.0, 1.0, pytest.approx(4 / 3 - 1 / 3)]
+
+
+def test_a_click_counts_half_as_much_a_half_life_later(tmp_path: Path, backend: str) -> None:
+    times = [NOON + days * 86_400_000 for days in (0, 0, HALF_LIFE_DAYS, 2 * HALF_LIFE_DAYS)]
+    searches = [one_click(f"u{n}", 0, time=time) for n, time in enumerate(times)]
+    log = log_of(tmp_path, *searches, one_click("u9", 0, time=None))
+    whole = list(ratings(log, backend=backend, resources=QUICK))
+    assert {(one.people, one.examined, one.recent_examined) for one in whole} == {(5, 5.0, 5.0)}
+    recent = list(ratings(log, backend=backend, until=times[-1] + 1, resources=QUICK))
+    assert {(one.people, one.examined, one.recent_examined) for one in recent} == {(5, 5.0, 1 + 1 + 0.5 + 0.25 + 0.25)}
+    assert {one.clicks: one.recent_clicks for one in recent} == {0: 0.0, 5: 3.0}
 
 
 def shuffled(tables: random_logs.Tables, seed: int) -> random_logs.Tables:

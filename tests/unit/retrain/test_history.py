@@ -125,12 +125,12 @@ def test_nobody_alone_makes_a_document_remembered_for_a_query(log: ClickLog) -> 
 def test_grades_are_by_clicks_of_those_who_looked() -> None:
     """``low`` has fewer clicks than ``top`` and was looked at much less: it is liked more."""
     rated = [
-        Rating("q", "top", 100, 30, 100.0),
-        Rating("q", "low", 100, 9, 12.0),
-        Rating("q", "never", 100, 0, 50.0),
-        Rating("alike", "a", 10, 1, 10.0),
-        Rating("alike", "b", 10, 1, 10.0),
-        Rating("nobody", "a", 10, 0, 10.0),
+        Rating("q", "top", 100, 30, 100.0, 30, 100.0),
+        Rating("q", "low", 100, 9, 12.0, 9, 12.0),
+        Rating("q", "never", 100, 0, 50.0, 0, 50.0),
+        Rating("alike", "a", 10, 1, 10.0, 1, 10.0),
+        Rating("alike", "b", 10, 1, 10.0, 1, 10.0),
+        Rating("nobody", "a", 10, 0, 10.0, 0, 10.0),
     ]
     assert grades_of(rated, {"q", "alike", "nobody"}) == {"q": {"top": 0.0, "low": 1.0, "never": 0.0}}
     assert grades_of(rated, {"alike"}) == {}
@@ -139,10 +139,10 @@ def test_grades_are_by_clicks_of_those_who_looked() -> None:
 
 def test_one_click_where_nobody_looks_is_no_certainty() -> None:
     rated = [
-        Rating("q", "sure", 1000, 600, 1000.0),
-        Rating("q", "once", 1, 1, 0.1),
-        Rating("q", "c", 99, 9, 99.0),
-        Rating("q", "d", 1000, 300, 1000.0),
+        Rating("q", "sure", 1000, 600, 1000.0, 600, 1000.0),
+        Rating("q", "once", 1, 1, 0.1, 1, 0.1),
+        Rating("q", "c", 99, 9, 99.0, 9, 99.0),
+        Rating("q", "d", 1000, 300, 1000.0, 300, 1000.0),
     ]
     assert grades_of(rated, {"q"})["q"]["sure"] == 1.0
     assert grades_of(rated, {"q"})["q"]["c"] == 0.0
@@ -151,7 +151,10 @@ def test_one_click_where_nobody_looks_is_no_certainty() -> None:
 def test_of_many_repeated_queries_those_with_the_most_clicks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 2)
     clicks = {"a": 3, "b": 9, "c": 3, "d": 1}
-    repeated = {query: [Rating(query, "d1", 9, n, 9.0), Rating(query, "d2", 9, 1, 9.0)] for query, n in clicks.items()}
+    repeated = {
+        query: [Rating(query, "d1", 9, n, 9.0, n, 9.0), Rating(query, "d2", 9, 1, 9.0, 1, 9.0)]
+        for query, n in clicks.items()
+    }
     assert list(most_asked(repeated)) == ["a", "b"]
     assert most_asked({}) == {}
 

@@ -20,6 +20,11 @@ MODEL = small_model()
 DOCUMENTS = tuple(f"d{number}" for number in range(6))
 
 
+def rating(query: str, document: str, people: int, clicks: int, age: float = 1.0) -> Rating:
+    """Return the rating of a document that everybody examined, when clicks of its time counted ``age`` of new ones."""
+    return Rating(query, document, people, clicks, float(people), age * clicks, age * people)
+
+
 def lists_of(queries: list[str]) -> dict[str, RankedList]:
     """Return lists of six documents, in the order of their numbers by both models."""
     scores = np.tile(-np.arange(6.0), (2, 1))
@@ -31,7 +36,7 @@ def ratings_of(queries: list[str], liked: int, people: int = 40) -> dict[str, li
     rng = seeded_rng(5)
     return {
         query: [
-            Rating(query, document, people, int(rng.integers(0, 4)) if place != liked else people - 5, float(people))
+            rating(query, document, people, int(rng.integers(0, 4)) if place != liked else people - 5)
             for place, document in enumerate(DOCUMENTS)
         ]
         for query in queries
@@ -63,9 +68,7 @@ def test_repeated_queries_are_training_queries_of_a_model_that_knows_its_own() -
 
 def test_nothing_is_preferred_for_a_single_person_or_without_a_weight() -> None:
     lists, rated = lists_of(QUERIES), ratings_of(QUERIES, liked=4)
-    few = {
-        query: [Rating(query, one.document, 1, min(one.clicks, 1), 1.0) for one in of] for query, of in rated.items()
-    }
+    few = {query: [rating(query, one.document, 1, min(one.clicks, 1)) for one in of] for query, of in rated.items()}
     for case, served in ((few, ServedModel(MODEL, 1.0)), (rated, ServedModel(MODEL, 0.0)), (rated, ServedModel(None))):
         found = repeated_queries(case, lists, 1, served, 2)
         assert found.queries is None and "no preference is kept" in found.sentence
@@ -75,7 +78,7 @@ def test_nothing_is_preferred_for_a_single_person_or_without_a_weight() -> None:
 def test_a_query_keeps_the_largest_preferences() -> None:
     documents = tuple(f"d{number:03}" for number in range(MOST_DOCUMENTS + 20))
     clicks = [2 + (number * 7) % 40 for number in range(len(documents))]
-    rated = {"q": [Rating("q", document, 50, n, 50.0) for document, n in zip(documents, clicks, strict=True)]}
+    rated = {"q": [rating("q", document, 50, n) for document, n in zip(documents, clicks, strict=True)]}
     scores = np.tile(seeded_rng(3).normal(size=len(documents)), (2, 1))
     lists = {"q": RankedList(documents, scores, np.tile(np.arange(1, len(documents) + 1), (2, 1)))}
     kept = repeated_queries(rated, lists, 1, ServedModel(MODEL, 1.0), 2).queries
