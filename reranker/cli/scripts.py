@@ -68,7 +68,8 @@ def scripts() -> None:
 
 def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingModel | None, Setup]:
     """Return the engine, the model and the setup. Only with ``secret`` does the setup contain the service's key."""
-    from reranker.engines.scripts import Installed, Setup, installed_in, requests_of
+    from reranker.engines.protocol import requests_of
+    from reranker.engines.scripts import Installed, Setup, installed_in
     from reranker.models.model_folder import load_model
 
     if options["model_path"] is None and options["service"] is None:

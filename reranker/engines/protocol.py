@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from reranker.errors import EngineAuthError, EngineRejected
+from reranker.errors import EngineAuthError, EngineRejected, Unsupported
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ReadsByWrites(Protocol):
 
 @runtime_checkable
 class TakesRequests(Protocol):
-    """An engine reached over HTTP that accepts any request of its own API: scripts, pipelines, licences."""
+    """An engine reached over HTTP that accepts any request of its own API."""
 
     def request(
         self,
@@ -152,6 +152,17 @@ class TakesRequests(Protocol):
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
+
+
+def requests_of(engine: Engine) -> TakesRequests:
+    """Return the engine as one that accepts any request of its API. `Unsupported` for an embedded engine."""
+    if not isinstance(engine, TakesRequests):
+        kind = engine.capabilities().kind
+        raise Unsupported(
+            f"{kind} does not accept API requests (as for proxied searches): use Elasticsearch or OpenSearch",
+            engine=kind,
+        )
+    return engine
 
 
 @runtime_checkable

@@ -15,10 +15,10 @@ from importlib import resources
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from reranker.engines.protocol import Capabilities, Engine, TakesRequests, version_numbers
+from reranker.engines.protocol import Capabilities, Engine, TakesRequests, requests_of, version_numbers
 from reranker.engines.vectors import field_prefix, script_fields, script_source
 from reranker.engines.wire import changed_texts
-from reranker.errors import ConfigError, EngineError, EngineRejected, EngineUnavailable, Unsupported
+from reranker.errors import ConfigError, EngineError, EngineRejected, EngineUnavailable
 
 NOT_RUN: Final = "written from the documentation, never run on this engine version"
 """Note on requests to engines that this project's tests cannot run; they check only the form of the request."""
@@ -349,18 +349,6 @@ def remove_steps(setup: Setup, capabilities: Capabilities) -> list[InstallStep]:
 def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
     """Return an example search body that uses what was installed, with ``{{query}}`` for the query text."""
     return _template(f"{capabilities.kind}/search.json", setup)
-
-
-def requests_of(engine: Engine) -> TakesRequests:
-    """Return the engine as one that accepts any request of its API. `Unsupported` for an embedded engine."""
-    if not isinstance(engine, TakesRequests):
-        kind = engine.capabilities().kind
-        raise Unsupported(
-            f"{kind} does not accept API requests (scripts, pipelines, proxied searches): use Elasticsearch or "
-            "OpenSearch",
-            engine=kind,
-        )
-    return engine
 
 
 def _answer_if_allowed(

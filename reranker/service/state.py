@@ -16,8 +16,7 @@ from fastapi import Depends, Request
 from starlette.types import Receive
 
 from reranker.deadline import Deadline
-from reranker.engines.protocol import Engine, HasConnections
-from reranker.engines.scripts import requests_of
+from reranker.engines.protocol import Engine, HasConnections, requests_of
 from reranker.engines.wire import own_rights, quoted
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing
 from reranker.rerank import RerankedPage

@@ -27,8 +27,7 @@ from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.language import METADATA_FIELDS
-from reranker.engines.protocol import Engine, WriteResult
-from reranker.engines.scripts import requests_of
+from reranker.engines.protocol import Engine, WriteResult, requests_of
 from reranker.engines.vectors import (
     field_name,
     field_prefix,

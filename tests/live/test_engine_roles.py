@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.protocol import Engine
-from reranker.engines.scripts import requests_of
+from reranker.engines.protocol import Engine, requests_of
 from reranker.errors import EngineAuthError, EngineError, EngineRejected
 from reranker.models.model_folder import save_model
 from reranker.service.sink import EVENTS_INDEX, QUERIES_INDEX

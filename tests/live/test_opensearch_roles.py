@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result
 
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.protocol import Engine
-from reranker.engines.scripts import PREDICT_NOTE, TRUSTED, requests_of
+from reranker.engines.protocol import Engine, requests_of
+from reranker.engines.scripts import PREDICT_NOTE, TRUSTED
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.security import DEMO_ADMIN, Security
 from tests.live.helpers import ROOT

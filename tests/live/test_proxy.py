@@ -12,8 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from reranker.engines import open_engine
-from reranker.engines.protocol import WriteOp
-from reranker.engines.scripts import requests_of
+from reranker.engines.protocol import WriteOp, requests_of
 from reranker.models.model_folder import save_model
 from reranker.rerank import Reranker
 from tests.live.callers import Site, lines, unordered

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
-from reranker.engines.protocol import Capabilities
+from reranker.engines.protocol import Capabilities, requests_of
 from reranker.engines.scripts import (
     NOT_RUN,
     PREDICT_NOTE,
@@ -22,7 +22,6 @@ from reranker.engines.scripts import (
     installed_in,
     licence_of,
     remove_steps,
-    requests_of,
 )
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, EngineUnavailable, Unsupported
 from tests.engines.memory import memory_engine
