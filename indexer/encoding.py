@@ -12,7 +12,6 @@ from reranker.engines.vectors import (
     FieldWriter,
     field_name,
     impacts_mapping,
-    native_parts,
     version_fields,
 )
 from reranker.errors import ConfigError
@@ -37,7 +36,7 @@ class VersionEncoder:
     store_path
         Local store, which is open while this object is used as a context manager; None: none.
     capabilities
-        Of the engine written to. Required for `inside` and `impacts`, whose fields differ between engines.
+        Of the engine written to. Required for `impacts`, whose fields differ between engines.
     impacts
         Computes the impacts of documents; required for route `impacts`.
 
@@ -68,12 +67,8 @@ class VersionEncoder:
         self.read_fields = [*encoder.view.source_fields, self.src_field]
         # Function that returns the value of `_src` for a document's text.
         self.source_hash = encoder.view.source_hash
-        native: tuple[str, ...] = ()
-        norm = 1.0
-        if {"inside", "impacts"} & set(routes):
-            if capabilities is None:
-                raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
-            native, norm = native_parts(routes, capabilities), encoder.norm_bound
+        if "impacts" in routes and capabilities is None:
+            raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
         self._impacts = impacts if "impacts" in routes else None
         if "impacts" in routes and impacts is None:
             raise ConfigError("route impacts needs the impacts of a model, and only its document side was given")
@@ -86,7 +81,7 @@ class VersionEncoder:
         self._id_field = field_name(encoder.encoder_id, "id")
         if with_ids:
             self.read_fields.append(self._id_field)
-        self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm, with_ids)
+        self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, with_ids)
         # True if all documents with impacts have those of this model, so that only missing ones are computed.
         self.has_these_impacts = False
         self._store: StoreWriter | None = None
@@ -125,8 +120,7 @@ class VersionEncoder:
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
         """Return the mapping of the version's fields."""
-        n_dims, norm = self.encoder.n_dims, self._writer.norm
-        return version_fields(self.encoder_id, n_dims, engine_capabilities, self.routes, norm=norm)
+        return version_fields(self.encoder_id, engine_capabilities, self.routes)
 
     def fields(
         self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]], keys: Sequence[Hashable] | None = None
@@ -246,12 +240,14 @@ class VersionEncoder:
 
 
 def nothing(name: str) -> Any:
-    """Return the value that removes a field in a partial update: null, or [] where words have weights."""
+    """Return the value that removes a field in a partial update: null, or [] where words have weights.
+
+    Earlier releases wrote the part ``terms_sparse``.
+    """
     return [] if name.endswith(("_terms_sparse", "_impacts")) else None
 
 
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
     """Return the routes of an encoder whose fields are in a mapping; they must be updated together."""
-    parts = {"fetch": ("vec",), "inside": ("terms_long", "terms_sparse"), "impacts": ("impacts",)}
-    present = {route: any(properties.get(field_name(encoder_id, part)) for part in of) for route, of in parts.items()}
-    return tuple(route for route, is_there in present.items() if is_there)
+    parts = {"fetch": "vec", "impacts": "impacts"}
+    return tuple(route for route, part in parts.items() if properties.get(field_name(encoder_id, part)))

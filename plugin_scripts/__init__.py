@@ -1,1 +1,1 @@
-"""Files installed in an engine so that it reranks by itself: scripts, pipelines, connectors, endpoints. No logic."""
+"""Files that a team installs in OpenSearch so that it reranks by calling the service. No code."""

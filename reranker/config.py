@@ -30,9 +30,9 @@ from reranker.errors import ConfigError
 
 T = TypeVar("T")
 
-RouteName = Literal["beside", "fetch", "inside", "impacts"]
-"""Where scores are computed: from a local store, from vectors in the engine's response, in the engine, or when
-documents are written: with ``impacts``, words with weights that the engine's own queries add up."""
+RouteName = Literal["beside", "fetch", "impacts"]
+"""Where scores are computed: from a local store, from vectors in the engine's response, or when documents are
+written: with ``impacts``, words with weights that the engine's own queries add up."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 DEFAULT_ROUTE: RouteName = "fetch"
 ImpactMode = Literal["find", "reorder"]

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.engines.protocol import Engine, WriteOp
-from reranker.engines.vectors import FieldWriter, native_parts, version_fields
+from reranker.engines.vectors import FieldWriter, version_fields
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
@@ -144,9 +144,8 @@ class Served:
         """Write documents, with their vectors in index and store or without."""
         encoded = self.model.encoder.encode(list(documents.values()), list(documents))
         parts = (list(documents), encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
-        native = native_parts(self.routes, self.engine.capabilities())
         encoder, with_ids = self.model.encoder, self.engine.capabilities().doc_value_hits
-        head = (self.model.encoder_id, encoder.quantisation, self.routes, native, encoder.norm_bound)
+        head = (self.model.encoder_id, encoder.quantisation, self.routes)
         writer = FieldWriter(*head, with_ids=with_ids)
         fields: Sequence[dict[str, Any]] = list(writer.fields(*parts)) if vectors else [{}] * len(documents)
         ops = [
@@ -185,9 +184,7 @@ def serve(
     **settings: Any,
 ) -> Served:
     """Create the index, with further properties, and put all documents into index and store."""
-    able = engine.capabilities()
-    norm = model.encoder.norm_bound
-    fields = version_fields(model.encoder_id, model.encoder.n_dims, able, routes, norm=norm)
+    fields = version_fields(model.encoder_id, engine.capabilities(), routes)
     engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields, **(properties or {})}}, settings or None)
     served = Served(engine, index, model, documents, path / f"{index}-store", routes)
     served.put(documents)

@@ -224,7 +224,6 @@ def renamed_option(old: str, new: str, *, kind: click.ParamType[Any]) -> Callabl
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-ROUTE = click.Choice(ROUTES)
 
 
 def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -304,6 +303,7 @@ class _ChoiceList(RemovingChoice):
 
 
 RETRIEVE = RemovingChoice(RETRIEVALS)
+ROUTE = RemovingChoice(ROUTES)
 
 
 def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from reranker.cli import common
-from reranker.cli.removed import refuse_removed
+from reranker.cli.removed import refuse_removed, refuse_removed_command
 from reranker.config import read_config, reject_unknown
 from reranker.engines import EngineSettings, absolute_spec
 from reranker.errors import MissingExtra, RerankerError
@@ -38,7 +38,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "rollback": "Make the previously live version live again.",
         "gc": "Remove the fields of versions that are no longer needed.",
         "uninstall": "Remove everything that ssi added to an index.",
-        "scripts": "Rerank inside the engine: stored scripts, search pipelines, inference endpoints.",
     },
     "Clicks": {
         "clicks": "Store click logs without personal data, check or simulate them, turn them into preference pairs.",
@@ -65,9 +64,6 @@ EXTRAS = {"reproduce": "papers"}
 DEFAULTS = ("engine", "index", "model", "body", "id_field")
 """Keys of the table ``[default]``. They apply to every command that has such an option, except `NO_DEFAULTS`."""
 
-OTHER_MEANING = {"scripts": ("id_field",)}
-"""Command → keys of ``[default]`` that mean something else in this command and are not applied to it."""
-
 NO_DEFAULTS = ("clicks", "demo", "init", "interleave")
 """Commands that ignore ``[default]``: they use an index of their own, or would read the engine's logs, not files."""
 
@@ -81,7 +77,7 @@ ENTRY_POINTS = "ssi.commands"
 class MainGroup(common.CommandGroup):
     """The group of all commands. A command is imported on first use, so that ``--help`` loads no heavy library."""
 
-    groups = ("clicks", "interleave", "scripts", "words")
+    groups = ("clicks", "interleave", "words")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help."""
@@ -159,14 +155,15 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
     """
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
+    for name in tables:
+        refuse_removed_command(name, f"{where}, table [{name}]")
     reject_unknown(tables.keys(), [*COMMANDS, "engine", "default"], where)
     default = tables.pop("default", {})
     reject_unknown(default.keys(), DEFAULTS, f"{where}, table [default]")
     called = {ctx.invoked_subcommand or "engine"} - {*NO_DEFAULTS} if default else set[str]()
     for name in sorted({*tables, *called} - {"engine"}):
         command = main.get_command(ctx, name)
-        others = OTHER_MEANING.get(name, ())
-        shared = {key: value for key, value in default.items() if name in called and key not in others}
+        shared = default if name in called else {}
         tables[name] = _parameters(name, command, tables.get(name, {}), shared, path, f"{where}, table [{name}]")
     reject_unknown(tables.get("engine", {}).keys(), EngineSettings.keys(), f"{where}, table [engine]")
     return tables

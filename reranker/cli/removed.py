@@ -26,6 +26,7 @@ SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figu
 BETTER_BY_IMPACTS: Final = (
     "also finds documents that share no word with the query, and ranks better (docs/guide/impacts.md)"
 )
+COSTS_NO_MORE: Final = "costs no more than the engine's own search and finds more (docs/guide/impacts.md)"
 EPOCHS: Final = "validation chooses the epoch; in Python, TrainConfig(epochs=...) limits their number"
 
 IMPORTS_SAY: Final = "`ssi clicks import` has it, and every command reads the click log that it writes"
@@ -122,6 +123,8 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
 REMOVED_COMMANDS: Final[dict[str, str]] = {
     "links": "`ssi train --links` learns from the texts of linking documents, which gain more than PageRank",
     "inverted": "`ssi reproduce` has the systems of the papers",
+    "scripts": f"--route impacts {COSTS_NO_MORE}; docs/guide/opensearch-rerank.md installs OpenSearch's rerank "
+    "pipeline by curl",
     "words dice": "`ssi words similar` lists the words that a model relates",
     "words synonyms": "impacts (docs/guide/impacts.md) let the engine find related words, and rank better",
 }
@@ -129,6 +132,8 @@ REMOVED_COMMANDS: Final[dict[str, str]] = {
 
 REMOVED_VALUES: Final[dict[tuple[str, str], str]] = {
     ("--retrieve", "hybrid"): f"--retrieve impacts {BETTER_BY_IMPACTS}",
+    ("--route", "inside"): f"--route impacts {COSTS_NO_MORE}",
+    ("--routes", "inside"): f"--routes impacts, with --route impacts, {COSTS_NO_MORE}",
     ("--routes", "first-stage"): f"--routes impacts, with --retrieve impacts, {BETTER_BY_IMPACTS}",
     ("--to", "parquet"): "`ssi clicks pairs --out FILE.parquet` writes the pairs",
     ("--to", "tsv"): "`ssi clicks pairs --out FILE.tsv` writes the pairs",
@@ -136,10 +141,11 @@ REMOVED_VALUES: Final[dict[tuple[str, str], str]] = {
 """Option and its removed value → what follows "--option value was removed in 0.2: "."""
 
 
-def refuse_removed_command(name: str) -> None:
-    """Raise `ConfigError` if a command, such as ``words dice``, was removed."""
+def refuse_removed_command(name: str, where: str = "") -> None:
+    """Raise `ConfigError` if a command, such as ``words dice``, was removed; ``where`` is its table in a file."""
     if reason := REMOVED_COMMANDS.get(name):
-        raise ConfigError(f"ssi {name} was removed in 0.2: {reason}", value=name)
+        place = f"{where}: " if where else ""
+        raise ConfigError(f"{place}ssi {name} was removed in 0.2: {reason}", value=name)
 
 
 def refuse_removed_value(option: str, value: str) -> None:

@@ -44,8 +44,7 @@ A body is your own search body, with {{query}} in the place of the query text:
     type=common.ROUTE,
     default=DEFAULT_ROUTE,
     help="Where scores are computed. `beside`: here, with vectors of a local store; `fetch`: here, with vectors from "
-    "the engine's response; `inside`: in the engine; `impacts`: when documents are written, and the engine adds up "
-    "words.",
+    "the engine's response; `impacts`: when documents are written, and the engine adds up words.",
 )
 @common.setting(
     RerankSettings,
@@ -131,7 +130,7 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
     table = common.plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
     for hit in page.hits:
         mark = " unscored" if hit.unscored else " kept" if hit.kept else ""
-        was = f"{hit.first_stage_rank or '?'}{mark}"
+        was = f"{hit.first_stage_rank}{mark}"
         table.add_row(str(hit.rank), escape(hit.id), escape(_title(hit, model)), f"{hit.score:.4f}", was)
     console = common.out()
     console.print(table if page.hits else "no hits")

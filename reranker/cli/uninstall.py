@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
 
 from reranker.cli import common
+from reranker.engines import Engine
 
 
 @click.command(
@@ -30,8 +33,6 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     import numpy as np
 
     from indexer.garbage import former_indexes, plan_collection, remaining_note, uninstall
-    from reranker.engines.protocol import TakesRequests
-    from reranker.engines.scripts import Setup, carry_out_steps, remove_steps
 
     engine = common.open_engine_of(engine_spec, retry=True)
     plan = plan_collection(engine, index, everything=True)
@@ -43,9 +44,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
         return
     with common.progress(f"uninstall {index}", total=plan.documents) as update:
         report = uninstall(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
-    if isinstance(engine, TakesRequests):
-        for head in plan.drop:
-            carry_out_steps(engine, remove_steps(Setup(head), engine.capabilities()))
+    _remove_scripts(engine, plan.drop)
     former = former_indexes(engine, index)
     if as_json:
         common.print_json({**report.to_json(), "former": former})
@@ -62,3 +61,16 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
             )
     if report.error is not None:
         raise report.error
+
+
+def _remove_scripts(engine: Engine, heads: Sequence[str]) -> None:
+    """Remove the scripts that earlier releases of ssi stored in an engine for some versions, as far as it has any."""
+    from reranker.engines.protocol import TakesRequests
+    from reranker.engines.vectors import field_prefix
+    from reranker.errors import EngineError
+
+    if isinstance(engine, TakesRequests):
+        for head in heads:
+            for part in ("model", "blend"):
+                with suppress(EngineError):  # there is none, or the role may not remove it
+                    engine.request("DELETE", f"/_scripts/{field_prefix(head)}{part}")

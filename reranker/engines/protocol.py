@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reranker.engines.connections import HttpConnections
 
 MAX_HITS = 10_000
-"""Largest number of hits (``index.max_result_window``), and largest ``num_candidates`` and rescore window."""
+"""Largest number of hits (``index.max_result_window``)."""
 
 
 SourceFilter = bool | Sequence[str]
@@ -33,28 +33,16 @@ class Capabilities:
     """Name of the engine, for messages: ``elasticsearch``, ``opensearch`` or ``tantivy``."""
     version: str = ""
     """Version number reported by the engine; "" if unknown."""
-    dense_vector: str = ""
-    """Mapping type for a stored vector (``dense_vector``, ``knn_vector``); "" if there is none."""
     sparse_terms: str = ""
     """Mapping type for words with weights (``sparse_vector``, ``rank_features``); "" if there is none."""
     words_in_source: bool = True
     """Whether words with weights stand in ``_source``; otherwise an update of other fields keeps them all the same."""
-    painless: bool = False
-    """Whether queries can run scripts: painless is installed, and the cluster's settings allow it."""
-    vector_product: str = ""
-    """Painless code for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" if there is none."""
-    rescore_script: bool = False
-    """Whether a ``rescore`` accepts a script, which can read the first-stage score."""
     doc_value_hits: bool = False
     """Whether a search can return hits from doc values only, without reading stored fields (`SearchesDocValues`)."""
     max_bulk_bytes: int = 100 * 1024 * 1024
     """Largest request body accepted (``http.max_content_length``)."""
-    max_dims: int = 4096
-    """Largest number of dimensions of a vector field."""
     product: str = ""
     """Header ``X-Elastic-Product`` of successful answers, which the vendor's clients check; "" if there is none."""
-    modules: frozenset[str] | None = None
-    """Names of installed modules and plugins; None if unknown."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from reranker.engines.clients import EngineClient
 from reranker.engines.connections import HttpConnections
-from reranker.engines.dialects import scripts_allowed
 from reranker.engines.language import property_type
 from reranker.engines.protocol import (
     Capabilities,
@@ -55,10 +54,7 @@ BULK_FILTER = (
 BATCH_UNITS = 9_000
 """UTF-16 units per analysis request: an engine returns at most 10,000 tokens (``index.analyze.max_token_count``)."""
 _NOTHING: Mapping[str, Any] = {}
-_NODE_PARTS = (
-    "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes,"
-    "nodes.*.settings.script"
-)
+_NODE_PARTS = "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes"
 
 
 class RestEngine:
@@ -602,8 +598,7 @@ def _from_nodes(client: EngineClient) -> Capabilities:
     node = nodes[0]
     modules = {item["name"] for part in ("modules", "plugins") for item in node.get(part, [])}
     limit = node.get("http", {}).get("max_content_length_in_bytes")
-    able = client.dialect.capabilities(str(node.get("version", "")), modules, limit)
-    return able if scripts_allowed(node.get("settings", {}).get("script", {})) else replace(able, painless=False)
+    return client.dialect.capabilities(str(node.get("version", "")), modules, limit)
 
 
 def _from_stats(client: EngineClient) -> Capabilities:

@@ -29,7 +29,7 @@ from reranker.lexical.bm25 import LexicalRows, LexicalSettings, weigh_words
 from reranker.lexical.memory import QueryMemory
 from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
 from reranker.models.repeated import RepeatedQueries
-from reranker.models.scorers import LinearScorer, largest_singular_value, pair_weights
+from reranker.models.scorers import LinearScorer, pair_weights
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
@@ -142,19 +142,6 @@ class Encoder:
     def n_dims(self) -> int:
         """N, the number of dimensions of a vector: those of V, and those of the given vectors if there are any."""
         return int(self.V.shape[1]) + (0 if self.vector_field is None else self.vector_field.n_dims)
-
-    @cached_property
-    def norm_bound(self) -> float:
-        """M, above 0: an upper bound of the length of every document vector, for any text.
-
-        d' is a sum of unit rows weighted by β of the fields (1 for bigrams), so |d'| <= Σ|β|, and |Vd'| is at most the
-        largest singular value of V times |d'|. 5 % are added for the rounding of stored vectors (that of int8 is the
-        largest).
-        """
-        longest = sum(abs(weight) for weight in self.view.weights) + self.analyzer.config.bigrams
-        given = 0.0 if self.vector_field is None else self.vector_field.longest
-        bound = 1.05 * float(np.hypot(largest_singular_value(self.V) * longest, given))
-        return float(f"{bound:.4g}") if bound > 0 else 1.0
 
     @cached_property
     def tfidf(self) -> TfIdf:

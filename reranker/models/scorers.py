@@ -79,14 +79,6 @@ class VectorScorer:
         return q_vectors, d_vectors
 
 
-def largest_singular_value(table: Float32) -> float:
-    """Return the largest singular value of a table: no row x is mapped to a vector longer than that times abs(x)."""
-    if not table.size:
-        return 0.0
-    E = table.astype(np.float64)
-    return float(np.sqrt(max(np.linalg.eigvalsh(E.T @ E)[-1], 0.0)))
-
-
 @dataclass(frozen=True, eq=False)
 class LinearScorer(VectorScorer):
     """Float32 score f(q, d) = (Uq).(Vd) + a q.d.

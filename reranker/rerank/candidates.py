@@ -1,8 +1,7 @@
 """The candidates of a search and their model scores: f(q, d) = (Uq).(Vd) + a q.d.
 
-Vectors and words of the candidates come from one of three routes: a local store (`LocalStore`), fields of the engine's
-hits (`StoredFields`), or a script in the engine that computes f, so that no vectors are transferred (`EngineScript`). A
-candidate for which the route has no vector is encoded from its text.
+Vectors and words of the candidates come from one of two routes: a local store (`LocalStore`), or fields of the engine's
+hits (`StoredFields`). A candidate for which the route has no vector is encoded from its text.
 """
 
 from __future__ import annotations
@@ -15,22 +14,16 @@ import numpy as np
 import scipy.sparse as sp
 from msgspec import structs
 
-from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
+from reranker.arrays import AnyFloat, Float32, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import candidate_body
 from reranker.engines.protocol import MAX_HITS, Engine, SearchesDocValues
 from reranker.engines.vectors import (
-    ID_DIGITS,
     PACKED_PARTS,
-    InsideFields,
     QueryVectors,
     field_name,
-    inside_fields,
-    model_scores,
-    score_body,
-    unpacked_terms,
 )
-from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
+from reranker.errors import EncoderMismatch, FallbackError, InputError
 from reranker.kernels.rows import score_rows
 from reranker.kernels.texts import unpack_texts
 from reranker.models.ranking_model import Encoder, RankingModel
@@ -182,7 +175,7 @@ class LocalStore:
         """The encoder of the store."""
         return self.store.encoder_id
 
-    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
+    def load(self, hits: Sequence[Hit]) -> CandidateVectors:
         """Return the store's vectors for these hits."""
         return self.vectors_of([hit.id for hit in hits])
 
@@ -217,7 +210,7 @@ class StoredFields:
         """Names of the fields with the packed vector and the packed words."""
         return tuple(field_name(self.encoder_id, part) for part in self.packed_parts)
 
-    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
+    def load(self, hits: Sequence[Hit]) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
         vec, terms = (_packed(hits, name) for name in self.source_fields)
         vectors = CandidateVectors(len(hits))
@@ -236,92 +229,11 @@ def _packed(hits: Sequence[Hit], name: str) -> list[str]:
     return [value if isinstance(value, str) else "" for value in values]
 
 
-@dataclass(slots=True)
-class EngineScript:
-    """Route *inside*: a second request asks the engine for f of the candidates' ids.
-
-    All indexes behind ``index`` must have the fields of ``encoder_id``.
-    """
-
-    engine: Engine
-    index: str
-    encoder_id: str
-    _fields: InsideFields | None = field(init=False, default=None)
-    source_fields: ClassVar[tuple[str, ...]] = ()
-    packed_parts: ClassVar[tuple[str, ...]] = ()
-
-    def fields(self) -> InsideFields:
-        """Return the fields from which the engine computes f. They are read once; errors as in `inside_fields_of`."""
-        if self._fields is None:
-            self._fields = inside_fields_of(self.engine, self.index, self.encoder_id)
-        return self._fields
-
-    def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
-        """Return the engine's scores of these hits for this query. A document without a vector has no score."""
-        vectors = CandidateVectors(len(hits))
-        scores = self._scores(hits, query, timeout_s)
-        places = np.flatnonzero(~np.isnan(scores))
-        if len(places):
-            scored, known = [hits[place] for place in places.tolist()], scores[places]
-            part = CandidatePart(
-                places.astype(np.int64),
-                lambda other: known if other is query else self._scores(scored, other, timeout_s),
-                lambda some: self._words([scored[row] for row in some]),
-                lambda some: self._vectors([scored[row] for row in some]),
-            )
-            vectors.parts.append(part)
-        return vectors
-
-    def _scores(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None) -> Float32:
-        """Return f of the hits, (n,) float32; NaN for those that the engine could not score."""
-        fields = self.fields()
-        scores = np.full(len(hits), np.nan, dtype=np.float32)
-        # An alias may name several indexes that contain the same id.
-        n_indexes = len({hit.index for hit in hits})
-        step = MAX_HITS // max(n_indexes, 1)
-        for start in range(0, len(hits), step):
-            part = hits[start : start + step]
-            body = score_body(fields, query, list(dict.fromkeys(hit.id for hit in part)), len(part) * n_indexes)
-            answer = self.engine.search(self.index, body, timeout_s=timeout_s)
-            values = model_scores(fields, query, [np.nan if hit.score is None else hit.score for hit in answer.hits])
-            known = {(hit.index, hit.id): f for hit, f in zip(answer.hits, values.tolist(), strict=True)}
-            scores[start : start + len(part)] = [known.get((hit.index, hit.id), np.nan) for hit in part]
-        return scores
-
-    def _words(self, hits: Sequence[Hit]) -> list[sp.csr_matrix]:
-        """Return the engine's lexical rows of some documents; an empty row for a deleted document."""
-        rows = []
-        for value in self._values(hits, self.fields().terms):
-            ids, weights = unpacked_terms(value or [])
-            rows.append(sp.csr_matrix((weights, ids, [0, len(ids)]), shape=(1, N_TERM_IDS)))
-        return rows
-
-    def _vectors(self, hits: Sequence[Hit]) -> list[Float32 | None]:
-        """Return the engine's vectors Vd of some documents; None for a deleted document."""
-        fields = self.fields()
-        vectors: list[Float32 | None] = []
-        for value in self._values(hits, fields.vector):
-            stored = None if value is None else np.asarray(value, np.float32)
-            if stored is not None and fields.method == "unit":
-                stored = stored[:-1] * np.float32(fields.norm)
-            vectors.append(stored)
-        return vectors
-
-    def _values(self, hits: Sequence[Hit], name: str) -> list[Any]:
-        """Return the value of a field of some documents; None for a missing one."""
-        body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [name]}
-        stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
-        documents = (stored.get((hit.index, hit.id)) for hit in hits)
-        return [None if document is None else document.source.get(name) for document in documents]
-
-
-Route = LocalStore | StoredFields | EngineScript
+Route = LocalStore | StoredFields
 """A route to the vectors of the engine's hits."""
 
 
-def route_of(
-    name: str, model: RankingModel | None, store: VectorStore | None, engine: Engine, index: str
-) -> Route | None:
+def route_of(name: str, model: RankingModel | None, store: VectorStore | None) -> Route | None:
     """Return the route to the vectors, or None if there is no model or no store.
 
     Raises `EncoderMismatch` if the store contains another encoder's vectors.
@@ -335,50 +247,9 @@ def route_of(
         )
     if model is None:
         return None
-    if name == "inside":
-        return EngineScript(engine, index, model.encoder_id)
     if name == "fetch":
         return StoredFields(model.encoder_id, model.encoder.n_dims)
     return None if store is None else LocalStore(store)
-
-
-def inside_fields_of(engine: Engine, index: str, encoder_id: str) -> InsideFields:
-    """Return the fields of an encoder that all indexes behind a name have for route *inside*.
-
-    Raises
-    ------
-    EncoderMismatch
-        If an index has no fields of this encoder. The message contains the command that writes them.
-    Unsupported
-        If the engine does not support such fields.
-    EngineError
-        If the engine does not answer.
-    """
-    capabilities = engine.capabilities()
-    if not capabilities.vector_product:
-        raise Unsupported(
-            f"{capabilities.kind} cannot compute scores itself: use --route fetch or beside", engine=capabilities.kind
-        )
-    kinds: list[InsideFields] = []
-    for name in engine.index_names(index):
-        fields = inside_fields(engine.index_info(name).properties, encoder_id, capabilities)
-        if fields is None:
-            raise EncoderMismatch(
-                f"index {name!r} has no fields of encoder {encoder_id[:ID_DIGITS]} for inside: write them with  "
-                f"ssi revectorize --engine {engine.spec} --index {index} --model DIR --routes inside",
-                index=name,
-                encoder=encoder_id,
-            )
-        if fields not in kinds:
-            kinds.append(fields)
-    if not kinds:
-        raise EncoderMismatch(f"there is no index {index!r} on {engine.spec}: create it with `ssi index`")
-    if len(kinds) > 1:
-        raise EncoderMismatch(
-            f"the indexes behind {index!r} have different fields of encoder {encoder_id[:ID_DIGITS]}: rebuild one of "
-            "them with `ssi index --rebuild --routes inside`"
-        )
-    return kinds[0]
 
 
 _NEED_STORED_FIELDS: Final = frozenset({"collapse", "search_pipeline", "knn", "retriever", "rank", "sub_searches"})
@@ -518,15 +389,11 @@ class Window:
     """Number of candidates that were encoded from their text."""
     n_unscored: int = 0
     """Number of candidates without vector and text."""
-    n_found: int | None = None
-    """Number of candidates in total, if ``hits`` contains only some of them; None: all."""
-    ranks_known: bool = True
-    """False if ``hits`` are in another order than the first stage's, so that first-stage ranks are unknown."""
 
     @property
     def n(self) -> int:
-        """Total number of candidates."""
-        return len(self.hits) if self.n_found is None else self.n_found
+        """Number of candidates."""
+        return len(self.hits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +484,7 @@ class Candidates:
         vectors = CandidateVectors(len(hits))
         with deadline.stage("vectors"):
             if self.route:
-                vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
+                vectors = self.route.load(hits)
         missing = vectors.missing().tolist()
         changed = outdated(model.encoder, [hit.source for hit in hits]) if are_whole else []
         stale = sorted({*changed}.difference(missing))

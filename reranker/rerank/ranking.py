@@ -3,7 +3,7 @@
 The score is alpha f + (1 - alpha) BM25 / c(q), plus the contributions of signals, which are numbers of the document
 (`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, while f (of unit rows) does
 not. Dividing by c(q) removes this growth, so that one alpha works for short and long queries. c depends only on the
-query, so the blend is linear in BM25 and can be computed on every route, including inside the engine ::
+query, so the blend is linear in BM25 ::
 
     c(q) = sum over the distinct words i of q of idf_i
 
@@ -210,7 +210,7 @@ class Scored:
             index=hit.index,
             rank=rank,
             score=self._score(place),
-            first_stage_rank=place + 1 if self.window.ranks_known else 0,
+            first_stage_rank=place + 1,
             first_stage_score=hit.score,
             model_score=None if math.isnan(model_score) else model_score,
             unscored=math.isnan(self.scores[place]),

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from msgspec import structs
 
 from reranker.arrays import Bool
@@ -40,14 +39,9 @@ from reranker.engines.protocol import Engine
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
     FIELD_PREFIX,
-    LOST,
     conditions_of,
-    floor_body,
     lexical_body,
-    rescore_body,
-    unmapped,
     unread_conditions,
-    why_not_rescored,
 )
 from reranker.engines.wire import request_deadline, while_waiting
 from reranker.errors import (
@@ -69,7 +63,6 @@ from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibration import (
-    DEFAULT,
     Calibration,
     ChosenAlpha,
     Probability,
@@ -77,9 +70,7 @@ from reranker.rerank.calibration import (
 )
 from reranker.rerank.candidates import (
     Candidates,
-    CandidateVectors,
     EncodedQuery,
-    EngineScript,
     Window,
     check_unscored,
     documents_of,
@@ -100,7 +91,6 @@ from reranker.rerank.ranking import (
     final_order,
     kept_in_place,
     notices_of,
-    pinned_ids,
     preference_of,
     why_not,
 )
@@ -248,111 +238,6 @@ def scored_hits(
     return documents_of(engine, index, body, hits, preference=request.preference, timeout_s=timeout_s)
 
 
-@dataclass(slots=True)
-class Rescorer:
-    """Requests pages that the engine itself has put into final order.
-
-    An index of one shard needs one request; otherwise another request finds the score at the end of the window.
-    First-stage ranks of the hits are unknown (0).
-    """
-
-    script: EngineScript
-    candidates: Candidates
-    settings: RerankSettings
-    _one_shard: bool = field(init=False, default=True)
-
-    def why_not(self, request: Request) -> str:
-        """Return why the engine cannot order the hits of a body, or an empty string."""
-        if pinned_ids(request.body):
-            return "it pins hits, which must not move"
-        return why_not_rescored(request.body, self.script.fields())
-
-    def body(self, request: Request, query: EncodedQuery, stored: str) -> dict[str, Any]:
-        """Return the body for which the engine, with its stored script, returns the order that is served now."""
-        floor = self._floor(request)  # this also determines whether there is one shard
-        floor = None if self._one_shard else floor
-        return self._body(request, query, floor, stored)
-
-    def _body(
-        self, request: Request, query: EncodedQuery, floor: float | None, stored: str | None = None
-    ) -> dict[str, Any]:
-        head, alpha = (request.body, self.script.fields(), query.vectors, floor), request.alpha
-        blend: dict[str, Any] = {"alpha": alpha.value, "lexical": (1.0 - alpha.value) / query.scale}
-        if alpha.signals:
-            blend["signals"] = [signal.params() for signal in alpha.signals]
-        return rescore_body(*head, blend=blend, window=self.settings.window, stored=stored)
-
-    def suits(self, request: Request) -> bool:
-        """Return True if the engine can order this page: it is in the window, and no hit must stay in place."""
-        settings = self.settings
-        inside_window = request.first + request.size <= settings.window and request.size > 0
-        return (
-            settings.rescore_from is not None
-            and settings.window >= settings.rescore_from
-            and settings.retrieve == "bm25"
-            and settings.keep_top == 0
-            and inside_window
-            and not self.why_not(request)
-        )
-
-    def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
-        """Return the first hits up to the end of the page in final order, with their scores.
-
-        Returns None if a document of the window has no vector. Such a document must be encoded from its text, which the
-        engine cannot do. The script gives it the highest score, so that it is detected here.
-        """
-        with request.deadline.stage("candidates"):
-            answer = self._ask(request, query, with_source)
-        if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
-            return None
-        with request.deadline.stage("score"):
-            return answer, self._scored(request, query, answer)
-
-    def _ask(self, request: Request, query: EncodedQuery, with_source: bool) -> SearchAnswer:
-        one_shard, last = self._one_shard, request.first + request.size
-        floor = None if one_shard else self._floor(request)
-        body = self._body(request, query, floor)
-        answer = self.candidates.search(
-            body, last, request.preference, request.deadline, with_source=with_source, doc_values=request.doc_values
-        )
-        self._count_shards(answer)
-        if one_shard and not self._one_shard:
-            # Every shard has rescored a window of its own: repeat the request with the score at the end of the window.
-            return self._ask(request, query, with_source)
-        return answer
-
-    def _count_shards(self, answer: SearchAnswer) -> None:
-        self._one_shard &= int((answer.raw.get("_shards") or {}).get("total", 1)) == 1
-
-    def _floor(self, request: Request) -> float | None:
-        """Return the score of the window's last hit; None if fewer documents match."""
-        body = floor_body(request.body, self.settings.window)
-        timeout_s = request.deadline.timeout_s()
-        engine, index = self.candidates.engine, self.candidates.index
-        answer = engine.search(index, body, preference=request.preference, timeout_s=timeout_s)
-        self._count_shards(answer)
-        return answer.hits[0].score if answer.hits else None
-
-    def _scored(self, request: Request, query: EncodedQuery, answer: SearchAnswer) -> Scored:
-        """Return the hits with their scores split into parts; f is requested for the hits of the page."""
-        scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
-        n, first = len(answer.hits), request.first
-        of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
-        vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
-        model = vectors.score(query.vectors)
-        lexical, alpha = np.full(n, np.nan), request.alpha
-        if alpha.value < 1:
-            others = alpha.value * model + added(alpha.signals, answer.hits)
-            lexical = np.maximum((scores - others) / ((1.0 - alpha.value) / query.scale), 0.0)
-        hits = tuple(
-            structs.replace(hit, score=None if np.isnan(bm25) else float(bm25))
-            for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
-        )
-        n_found = min(answer.total, self.settings.window)
-        window = Window(hits, lexical, model, vectors, n_found=n_found, ranks_known=False)
-        return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))
-
-
 class Reranker:
     """Reranks the hits of one index (or alias) with one model.
 
@@ -391,7 +276,7 @@ class Reranker:
         self._missing_fields: tuple[str, ...] = ()
         self._sizes, self._bodies = SourceSizes(), KnownBodies()
         self._own_answer_s = 0.0  # moving average of the time that the engine takes for its own answer
-        self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
+        self._candidates = Candidates(engine, index, route_of(route, model, store))
         self._added: AddedCandidates | None = None
         if model is not None and self.settings.retrieve == "impacts":
             by_impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
@@ -399,9 +284,6 @@ class Reranker:
         self._impacts: ImpactDocuments | None = None
         if model is not None and route == "impacts":
             self._impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
-        self._rescorer: Rescorer | None = None
-        if isinstance(self._candidates.route, EngineScript):
-            self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
 
     def check(self, body: Mapping[str, Any] | None = None) -> None:
         """Raise errors that would affect every search with ``body``, so that callers know before the first search.
@@ -411,15 +293,12 @@ class Reranker:
         Raises
         ------
         EncoderMismatch, Unsupported
-            If the index does not have the fields of route *inside* or of the first stage. The message names the command
-            that writes them.
+            If the index does not have the fields of the first stage. The message names the command that writes them.
         InputError
             If there is no body and no document has one of the model's text fields.
         EngineError
             If the engine does not answer.
         """
-        if isinstance(self._candidates.route, EngineScript):
-            self._candidates.route.fields()
         for stage in (self._impacts, self._added.stage if self._added else None):
             if stage is not None:
                 stage.check()
@@ -523,29 +402,6 @@ class Reranker:
             return None
         key = Calibration.key(self._bodies.facts(template).scoring.hash, self.settings.window)
         return self.calibration.probabilities.get(key)
-
-    def engine_body(
-        self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
-    ) -> tuple[dict[str, Any], ChosenAlpha]:
-        """Return a search body for which the engine itself returns the order served now, and the alpha in it.
-
-        ``stored`` is the id of the stored script that blends. The reranker must have route *inside*.
-
-        Raises
-        ------
-        InputError
-            If the engine cannot order the hits of this body by itself.
-        EncoderMismatch, Unsupported
-            If the index does not have the fields.
-        """
-        if self._rescorer is None:
-            raise ConfigError(f"route {self.route!r} is not computed by the engine: use route 'inside'")
-        request = self._request(query, body)
-        if request.alpha.by_window:
-            request = replace(request, alpha=DEFAULT)
-        if reason := self._rescorer.why_not(request):
-            raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
-        return self._rescorer.body(request, self._query(request), stored), request.alpha
 
     def _request(
         self,
@@ -679,8 +535,6 @@ class Reranker:
         scored, model = ranking.scored, self.model
         if scored is None or model is None or request.body.get("_source", True) is not True:
             return None
-        if not scored.window.ranks_known:
-            return None
         window = scored.window
         hits = {int(scored.order[hit.rank - 1]): hit for hit in page if hit.rank <= window.n}
         places = list(hits)
@@ -707,9 +561,6 @@ class Reranker:
 
         Raises `FallbackError` and `EngineError` as `_rank`.
         """
-        at_once = request.first == 0 and shows_source_alone(request.body)
-        if (ordered := self._order_inside(request, at_once)) is not None:
-            return *ordered, at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
         head = (request.body, depth, request.preference, request.deadline)
@@ -730,26 +581,6 @@ class Reranker:
             raise
         source = self._candidates.source_of(request.body, with_source=at_once)
         return answer, self._rank(request, encoding, answer.hits, source), at_once
-
-    def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
-        """Return the page's hits as ordered by the engine; None if they must be ordered here."""
-        if self._rescorer is None or request.alpha.by_window:  # the highest score is known only after the request
-            return None
-        try:
-            if not self._rescorer.suits(request):
-                return None
-            query = self._query(request)
-            if query.preferred:  # the script knows no ids
-                return None
-            ordered = self._rescorer.order(request, query, with_source=with_source)
-        except RerankerError as error:
-            _log.debug("the engine could not rescore: %s", type(error).__name__)
-            return None
-        if ordered is None:
-            return None
-        answer, scored = ordered
-        notices = notices_of(query, request.alpha, 0, scored.window.n)
-        return answer, Ranking(scored.window.hits, scored, notices=notices)
 
     def _rank(self, request: Request, encoding: _Encoding, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
         """Return the hits, including those that the first stage adds, with the final order of the window.

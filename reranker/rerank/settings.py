@@ -32,7 +32,6 @@ class RerankSettings:
         "one_request_bytes": "[0, inf)",
         "neighbours": "[1, 10000]",
         "boost": "(0, inf)",
-        "rescore_from": "[1, 10000]",
     }
     """Allowed range of each field, see `reranker.config.check_ranges`."""
 
@@ -62,10 +61,6 @@ class RerankSettings:
     the hits stay those of the body."""
     boost: float | None = None
     """Route *impacts*: weight of the impacts next to the body's own score, above 0; None: the calibrated weight."""
-    rescore_from: int | None = 500
-    """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
-    page (see benchmarks/bench_routes.py). For smaller windows, or with None, it returns the candidates' ids and scores,
-    and with them their first-stage ranks."""
 
     def __post_init__(self) -> None:
         check_ranges(self, **self.RANGES)

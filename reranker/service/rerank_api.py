@@ -107,7 +107,7 @@ class IndexedDocuments:
             missing = missing[encodable[missing]]
         if len(missing) and self.search is not None:
             try:
-                self._add_from_engine(self.search, model, query, ids, missing, encodable, vectors, deadline)
+                self._add_from_engine(self.search, model, ids, missing, encodable, vectors, deadline)
             except EngineError:
                 if not vectors.parts:
                     raise
@@ -117,7 +117,6 @@ class IndexedDocuments:
         self,
         search: Search,
         model: RankingModel,
-        query: QueryVectors,
         ids: Sequence[str],
         missing: Int64,
         encodable: Bool,
@@ -128,7 +127,7 @@ class IndexedDocuments:
         fields = StoredFields(model.encoder_id, model.encoder.n_dims)
         stored = _read(search, [ids[place] for place in missing.tolist()], fields.source_fields, deadline)
         absent = Hit(id="", index="", score=None)
-        loaded = fields.load([stored.get(ids[place], absent) for place in missing.tolist()], query)
+        loaded = fields.load([stored.get(ids[place], absent) for place in missing.tolist()])
         vectors.parts.extend(part._replace(places=missing[part.places]) for part in loaded.parts)
         bare = [place for place in missing[loaded.missing()].tolist() if encodable[place] and ids[place] in stored]
         if bare:

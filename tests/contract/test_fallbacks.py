@@ -94,12 +94,11 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="module", params=["fetch", "beside", "inside"])
+@pytest.fixture(scope="module", params=["fetch", "beside"])
 def site(engine: Engine, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, index, documents = tmp_path_factory.mktemp("site"), f"own-{uuid.uuid4().hex[:10]}", random_documents(60)
-    routes = ("fetch", "inside") if request.param == "inside" else ("fetch",)
     first = {name: source for name, source in documents.items() if name not in WITHOUT_VECTORS}
-    served = serve(engine, index, folder, first, model_of(documents), routes)
+    served = serve(engine, index, folder, first, model_of(documents))
     served.put({name: documents[name] for name in WITHOUT_VECTORS}, vectors=False)
     save_model(served.model, folder / "model")
     failing: Any = Failing(engine)
@@ -163,7 +162,7 @@ def test_whichever_request_fails_the_page_is_the_engines_own(site: Site, name: s
         if fail_at >= site.failing.n:
             break
     assert fail_at < 19
-    # A failure of a request by doc values, or of the engine's rescoring, leads to other requests of reranking first.
+    # A failure of a request by doc values leads to other requests of reranking first.
     assert n_fallbacks >= 1
 
 

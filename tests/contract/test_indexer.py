@@ -19,7 +19,6 @@ import pytest
 from indexer.build import BuildOptions, build_index
 from indexer.bulk import BulkLimits
 from indexer.drift import measure_drift
-from indexer.encoding import present_routes
 from indexer.garbage import collect, former_indexes, plan_collection, remaining_note, uninstall
 from indexer.load import LoadOptions
 from indexer.preflight import preflight
@@ -28,18 +27,11 @@ from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.language import METADATA_FIELDS
 from reranker.engines.protocol import Engine, WriteResult, requests_of
-from reranker.engines.vectors import (
-    field_name,
-    field_prefix,
-    native_parts,
-    unpacked_terms,
-    version_fields,
-)
+from reranker.engines.vectors import PACKED_PARTS, field_name, field_prefix
 from reranker.errors import EngineRejected, GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import unpack_terms, unpack_vectors
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, records_over, update_control
-from reranker.rerank import Reranker, RerankSettings
 from reranker.store import VectorStore
 from reranker.text.vocabulary import hashed_id
 from tests.engines.memory import memory_engine
@@ -696,25 +688,27 @@ GRAPH = {"name": "hnsw", "engine": "lucene"}
 """Method of a field of vectors that OpenSearch searches."""
 
 
+def own_vectors(engine: Engine, n_dims: int, *, searched: bool = False) -> dict[str, Any]:
+    """Return the mapping of a field of vectors; skip the test for an engine that has no such field."""
+    kind = engine.capabilities().kind
+    if kind == "elasticsearch":
+        return {"type": "dense_vector", "dims": n_dims, "index": searched}
+    if kind == "opensearch":
+        return {"type": "knn_vector", "dimension": n_dims, **({"method": GRAPH} if searched else {})}
+    pytest.skip(f"{kind} keeps no vectors of its own")
+
+
 @pytest.mark.parametrize("searched", [True, False])
 def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, name: str, searched: bool) -> None:
     """An engine may leave vectors out of what it shows of a document; what is written anew must hold them."""
-    able = engine.capabilities()
-    if not able.dense_vector:
-        pytest.skip(f"{able.kind} keeps no vectors of its own")
-    documents = random_documents(12)
-    own: dict[str, Any] = {"type": able.dense_vector, "dims": 2, "index": searched}
-    if able.kind == "opensearch":
-        own = {"type": able.dense_vector, "dimension": 2, **({"method": GRAPH} if searched else {})}
+    documents, own = random_documents(12), own_vectors(engine, 2, searched=searched)
     settings = {"index.knn": "true"} if "method" in own else None
-    # There, a field without a method gets faiss, without whose native library the node of these tests ends.
-    routes = ("fetch",) if settings else ("fetch", "inside")
     engine.create_index(name, {"properties": {**PLAIN["properties"], "own": own}}, settings)
     ops = [WriteOp("index", key, {**source, "own": [0.5, 0.25]}) for key, source in documents.items()]
     assert {result.status for result in engine.bulk(name, ops)} == {201}
     models = [model_of(documents, n_dims=dims, seed=dims) for dims in (2, 3, 4)]
     for model in models:
-        assert sync(Target(engine, name, model, routes=routes)).written == 12
+        assert sync(Target(engine, name, model)).written == 12
         promote(engine, name, model.model_id)
     before = stored(engine, name)
     report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
@@ -725,8 +719,8 @@ def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, 
         for key, source in before.items()
     }
     assert stored(engine, name) == kept
-    native = [field_name(models[1].encoder_id, part) for part in native_parts(routes, able)]
-    assert all(set(native) <= source.keys() for source in kept.values())
+    packed = {field_name(models[1].encoder_id, part) for part in PACKED_PARTS}
+    assert all(packed <= source.keys() for source in kept.values())
     assert all(source["own"] == pytest.approx([0.5, 0.25]) for source in kept.values())
 
 
@@ -889,58 +883,42 @@ def test_dry_run_writes_nothing(engine: Engine, name: str) -> None:
     assert stored(engine, name) == documents
 
 
-def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str) -> None:
-    """A partial update merges objects: without care, old words would stay in ``terms_sparse``."""
-    if not engine.capabilities().dense_vector:
-        pytest.skip(f"{engine.capabilities().kind} keeps no vectors of its own")
-    documents = random_documents(30)
-    filled(engine, name, documents)
-    model = model_of(documents)
-    target = Target(engine, name, model, routes=("fetch", "inside"))
-    assert sync(target).written == 30
-    edits = {"d1": "word1", "d2": "word2 word3"}
-    engine.bulk(name, [WriteOp("update", key, {"title": "word0", "text": text}) for key, text in edits.items()])
-    engine.bulk(name, [WriteOp("update", "d3", {"title": "", "text": ""})])
-    assert sync(target).stale == 0
-    check_vectors(engine, name, model)
-    after = stored(engine, name)
-    vector, terms = (field_name(model.encoder_id, part) for part in native_parts(("inside",), engine.capabilities()))
-    for key in documents:
-        words = set(f"{after[key]['title']} {after[key]['text']}".split())
-        assert len(unpacked_terms(after[key].get(terms) or [])[0]) == len(words)
-        assert bool(after[key].get(vector)) == bool(words)
+FORMER = {
+    "scripts": {"terms_long": [4294967298, 8589934595], "vec_dense": [0.5, 0.25]},
+    "no scripts": {"terms_sparse": [{"t1": 0.5, "r1": 0.25}], "vec_unit": [0.6, 0.8]},
+}
+"""Parts of a version that earlier releases wrote for a route *inside*, with values."""
 
 
-def test_vectors_that_version_0_1_searched_by_become_those_of_route_inside(engine: Engine, name: str) -> None:
-    """They have the same names, and a graph in addition."""
-    able = engine.capabilities()
-    if not able.dense_vector:
-        pytest.skip(f"{able.kind} keeps no vectors of its own")
+@pytest.mark.parametrize("kind", FORMER)
+@pytest.mark.parametrize("command", ["gc", "uninstall"])
+def test_fields_of_the_former_route_inside_are_removed_with_their_version(
+    engine: Engine, name: str, kind: str, command: str
+) -> None:
+    vectors = own_vectors(engine, 2)
+    if kind == "no scripts" and engine.capabilities().sparse_terms != "sparse_vector":
+        pytest.skip("they were written only to Elasticsearch")
     documents = random_documents(12)
-    model = model_of(documents)
-    norm, n_dims = model.encoder.norm_bound, model.encoder.n_dims
-    part, settings = native_parts(("inside",), able)[0], None
-    mapping = version_fields(model.encoder_id, n_dims, able, ("inside",), norm=norm)[field_name(model.encoder_id, part)]
-    if able.kind == "opensearch":
-        mapping, settings = {**mapping, "method": GRAPH | {"space_type": "innerproduct"}}, {"index.knn": "true"}
-    else:
-        mapping["index_options"] = {"type": "hnsw", "m": 16, "ef_construction": 100}
-    properties = {**PLAIN["properties"], field_name(model.encoder_id, part): mapping}
-    engine.create_index(name, {"properties": properties}, settings)
+    former, live = (model_of(documents, n_dims=dims) for dims in (2, 3))
+    types: dict[str, dict[str, Any]] = {"terms_long": {"type": "long"}, "terms_sparse": {"type": "sparse_vector"}}
+    prefix = field_prefix(former.encoder_id)
+    values = {f"{prefix}{part}": value for part, value in FORMER[kind].items()}
+    fields = {f"{prefix}{part}": types.get(part, vectors) for part in FORMER[kind]}
+    engine.create_index(name, {"properties": {**PLAIN["properties"], **fields}})
     engine.bulk(name, [WriteOp("index", key, source) for key, source in documents.items()])
     engine.refresh(name)
-    assert present_routes(engine.index_info(name).properties, model.encoder_id) == ()
-    assert sync(Target(engine, name, model, routes=("fetch", "inside"))).written == 12
+    for model in (former, live):
+        assert sync(Target(engine, name, model)).written == 12
+        promote(engine, name, model.model_id)
+    results = engine.bulk(name, [WriteOp("update", key, values) for key in documents])
+    assert {result.status for result in results} == {200}
     engine.refresh(name)
-    pages = [
-        Reranker(engine, name, model, route=route, settings=RerankSettings(deadline_ms=None, alpha=1.0)).search("word3")
-        for route in ("fetch", "inside")
-    ]
-    fetch, inside = ({hit.id: hit.score for hit in page.hits} for page in pages)
-    assert all(page.reranked for page in pages)
-    assert fetch == pytest.approx(inside, abs=5e-3)
-    uninstall(engine, plan_collection(engine, name, everything=True), rng=np.random.default_rng(0))
-    assert stored(engine, name) == documents
+    assert [each.with_vector for each in list_versions(engine, name)] == [12, 12]
+    plan = plan_collection(engine, name, keep=0, everything=command == "uninstall")
+    assert former.encoder_id[:12] in plan.drop and fields.keys() <= set(plan.mapping_entries)
+    remove = uninstall if command == "uninstall" else collect
+    assert remove(engine, plan, rng=np.random.default_rng(0)).emptied == 12
+    assert not any(key.startswith(prefix) for source in stored(engine, name).values() for key in source)
 
 
 def test_documents_with_external_versions_are_left_alone(engine: Engine, name: str) -> None:

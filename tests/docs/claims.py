@@ -316,7 +316,6 @@ SETTINGS: Final = (
     Setting("docs/guide/api.md", "`--max-search-kb`, 64 KB", "default of the option"),
     Setting("docs/guide/beside.md", "(alpha = 0.5)", "default"),
     Setting("docs/guide/beside.md", "for 5 % of the sessions", "value of the option in the sentence before"),
-    Setting("docs/guide/inside-elasticsearch.md", "by at most .005", "bound of the test of this route"),
     Setting("docs/guide/proxy.md", "a body of more than 256 KB", "limit in the code"),
     Setting("docs/guide/retraining.md", "for 1 % of the sessions", "value of the option in the sentence"),
     Setting("docs/guide/vectors.md", "256 bytes per document", "128 numbers of two bytes"),

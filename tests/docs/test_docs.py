@@ -199,7 +199,7 @@ def test_every_whole_command_in_the_guides_is_taken_as_it_is_written(path: Path)
                     known[name].make_context(name, arguments, parent=parent)
 
 
-NEEDS_A_SERVER = {"serve", "scripts", "reproduce", "inside", "fetch,inside", "--since"}
+NEEDS_A_SERVER = {"serve", "reproduce", "--since"}
 """Commands, routes and options of the guides that the embedded engine cannot carry, or that end when they are told."""
 
 

@@ -39,7 +39,6 @@ ROLES: dict[str, dict[str, Any]] = {
         "cluster": ["monitor"],
         "indices": [{"names": OURS, "privileges": ["read", "write", "manage"]}],
     },
-    "installer": {"cluster": ["manage"]},
 }
 
 
@@ -115,7 +114,7 @@ def test_a_role_may_do_its_work_and_no_more(role: str, call: str, secured: str, 
 
 def test_a_role_without_the_cluster_has_cautious_capabilities(secured: str, authority: Path) -> None:
     able = _engine(secured, authority, "serve").capabilities()
-    assert (able.kind, able.version, able.painless) == ("elasticsearch", "", False)
+    assert (able.kind, able.version, able.sparse_terms) == ("elasticsearch", "", "")
 
 
 @pytest.mark.parametrize(("user", "password"), [("serve", "wrong"), ("nobody", SECRET)])
@@ -175,7 +174,7 @@ def fill_site(path: Path, admin: Engine) -> None:
 
 
 RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log"]
-WITHOUT_INDEX = ("scripts", "clicks", "interleave")
+WITHOUT_INDEX = ("clicks", "interleave")
 READING = {
     "search": ["search", "word1 word2", "--model", "model", "--deadline-ms", "60000"],
     "revectorize --dry-run": ["revectorize", "--model", "next", "--dry-run"],
@@ -192,7 +191,6 @@ READING = {
         "queries.tsv",
         "--dry-run",
     ],
-    "scripts show": ["scripts", "show", "--model", "model"],
     "clicks import": ["clicks", "import", "--log", "imported"],
     "clicks doctor": ["clicks", "doctor", "log", "--index", "shop-clicks"],
     "retrain --dry-run": [*RETRAIN, "--dry-run"],
@@ -209,7 +207,6 @@ WRITING = {
     "index": ["index", "docs.jsonl", "--model", "next"],
     "index --rebuild": ["index", "docs.jsonl", "--model", "next", "--rebuild"],
     "retrain": RETRAIN,
-    "scripts remove": ["scripts", "remove", "--model", "model", "--json"],
 }
 
 
@@ -271,7 +268,7 @@ def test_a_searcher_reads_and_an_operator_writes(typed: Callable[..., Result], s
         assert "use credentials whose role allows this" in result.output, (name, result.output)
     assert _all_of(engine) == before
     for name, command in WRITING.items():
-        result = typed("installer" if name.startswith("scripts") else "operator", command)
+        result = typed("operator", command)
         assert result.exit_code == 0, (name, result.output)
     engine.close()
 

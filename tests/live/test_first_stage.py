@@ -57,8 +57,8 @@ def served(
     settings = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0}
     path = tmp_path_factory.mktemp("stage")
     try:
-        served = serve(engine, index, path, documents, model, ("fetch", "inside"), **settings)
-        sync(Target(engine, index, model, routes=("fetch", "inside", "impacts")))
+        served = serve(engine, index, path, documents, model, **settings)
+        sync(Target(engine, index, model, routes=("fetch", "impacts")))
         engine.refresh(index)
         yield served
     finally:
@@ -79,7 +79,7 @@ def words_of(served: Served, name: str) -> set[str]:
 
 def test_the_index_has_the_fields(served: Served) -> None:
     properties = served.engine.index_info(served.index).properties
-    assert present_routes(properties, served.model.encoder_id) == ("fetch", "inside", "impacts")
+    assert present_routes(properties, served.model.encoder_id) == ("fetch", "impacts")
 
 
 def test_documents_without_a_word_of_the_query_are_found(served: Served) -> None:
@@ -96,7 +96,7 @@ def test_documents_without_a_word_of_the_query_are_found(served: Served) -> None
     assert page.n_candidates > plain.n_candidates
 
 
-@pytest.mark.parametrize("route", ["beside", "fetch", "inside"])
+@pytest.mark.parametrize("route", ["beside", "fetch"])
 def test_every_route_scores_what_was_found_alike(served: Served, route: str) -> None:
     truth = {hit.id: hit.score for hit in reranker_of(served, "beside").search(QUERY, BODY, size=40).hits}
     page = reranker_of(served, route).search(QUERY, BODY, size=40, explain=True)
@@ -171,11 +171,11 @@ def test_an_index_made_by_us_can_be_searched_by_impacts_and_rebuilt(engine: Engi
     load = LoadOptions(state_path=tmp_path / "state")
     try:
         # First without impacts, which the rebuild adds.
-        build_index(engine, index, path, model, BuildOptions(("inside",), load=load))
-        report = build_index(engine, index, path, model, BuildOptions(("inside", "impacts"), rebuild=True, load=load))
+        build_index(engine, index, path, model, BuildOptions(("fetch",), load=load))
+        report = build_index(engine, index, path, model, BuildOptions(("fetch", "impacts"), rebuild=True, load=load))
         assert engine.count(report.concrete) == 60
         settings = RerankSettings(window=10, deadline_ms=None, retrieve="impacts", neighbours=20)
-        reranker = Reranker(engine, index, model, route="inside", settings=settings)
+        reranker = Reranker(engine, index, model, settings=settings)
         reranker.check()
         page = reranker.search(QUERY, BODY)
         assert page.reranked

@@ -1,4 +1,4 @@
-"""OpenSearch's own reranking by the service: what `ssi scripts` installs, searches, faults, restarts and removal."""
+"""OpenSearch's own reranking by the service: the files of `plugin_scripts`, searches, faults and restarts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner, Result
 
-from reranker.cli.main import main
 from reranker.engines import open_engine
+from reranker.engines.protocol import requests_of
+from reranker.errors import EngineError
 from reranker.models.model_folder import save_model
+from tests.engines import rerank_pipeline
 from tests.engines.launcher import EngineProcess
 from tests.live.helpers import ask
 from tests.live.service_process import ServiceProcess
@@ -37,10 +38,6 @@ TROUBLING = [
     'a "b" \\ c\n\t$1 ${credential.key} </b> ü 😀',
 ]
 """Texts that ml-commons would substitute, and characters that JSON escapes."""
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +63,11 @@ def service(served: Served) -> Iterator[ServiceProcess]:
         yield process
 
 
-def options(served: Served, port: int, *more: str) -> list[str]:
-    return ["--engine", served.engine.spec, "--service", f"http://127.0.0.1:{port}", "--json", *more]
-
-
-@contextmanager
-def installed(served: Served, port: int, *more: str) -> Iterator[list[dict[str, Any]]]:
-    """Install the pipeline ``ssi`` and give the result of each step; remove it at the end."""
-    result = run("scripts", "install", *options(served, port, *more))
-    try:
-        yield json.loads(result.stdout)
-    finally:
-        removed = run("scripts", "remove", *options(served, port, *more))
-        assert {one["state"] for one in json.loads(removed.stdout)} == {"done"}, removed.stdout
+def installed(served: Served, port: int, *, are_ids: bool = False) -> AbstractContextManager[str]:
+    """Install the pipeline ``ssi`` and give the id of its model; remove it at the end."""
+    send = requests_of(served.engine).request
+    field = "sku" if are_ids else "text"
+    return rerank_pipeline.installed(send, f"http://127.0.0.1:{port}", field, are_ids=are_ids)
 
 
 def body_of(query: str = QUERY, *, pipeline: str | None = "ssi", size: int = 20, **more: Any) -> dict[str, Any]:
@@ -125,8 +114,7 @@ def assert_same(found: Ranking, expected: Ranking) -> None:
 def test_order_and_scores_are_those_of_the_service(
     served: Served, service: ServiceProcess, ids: bool, query: str
 ) -> None:
-    with installed(served, service.port, *(["--id-field", "sku"] if ids else [])) as steps:
-        assert {one["state"] for one in steps} == {"done"}, steps
+    with installed(served, service.port, are_ids=ids):
         first_stage, _ = search(served, body_of(pipeline=None))
         found, _ = search(served, body_of(query))
     expected = by_service(served, service, query, first_stage, ids=ids)
@@ -151,11 +139,9 @@ def test_several_searches_at_once(served: Served, service: ServiceProcess) -> No
         assert_same(ranking(answer), expected)
 
 
-def test_the_printed_search_returns_the_field_that_is_reranked(served: Served, service: ServiceProcess) -> None:
-    shown = run("scripts", "show", *options(served, service.port, "--field", "text"))
-    body = json.loads(shown.stdout)["searches"]["reranked by the service"]
-    body = json.loads(json.dumps(body).replace("{{query}}", QUERY))
-    with installed(served, service.port, "--field", "text"):
+def test_the_example_returns_the_field_that_is_reranked(served: Served, service: ServiceProcess) -> None:
+    body = rerank_pipeline.filled("search.json", FIELD="text", TEXT="text", QUERY=QUERY)
+    with installed(served, service.port):
         found, _ = search(served, {**body, "size": 20})
         first_stage, _ = search(served, body_of(pipeline=None))
         without, _ = search(served, body_of(_source=["title"]))
@@ -164,21 +150,12 @@ def test_the_printed_search_returns_the_field_that_is_reranked(served: Served, s
     assert len({score for _, score in without}) == 1
 
 
-def test_installing_again_leaves_one_model(served: Served, service: ServiceProcess) -> None:
-    url = served.engine.spec.partition(":")[2]
-    everything = {"query": {"term": {"name.keyword": "ssi"}}}
-
-    def count(what: str) -> int:
-        return int(ask(url, "POST", f"/_plugins/_ml/{what}/_search", everything)[1]["hits"]["total"]["value"])
-
-    with installed(served, service.port):
-        again = run("scripts", "install", *options(served, service.port))
-        assert {one["state"] for one in json.loads(again.stdout)} == {"done"}, again.stdout
-        assert (count("models"), count("connectors")) == (1, 1)
-        assert len({score for _, score in search(served, body_of())[0]}) > 1
-    assert (count("models"), count("connectors")) == (0, 0)
-    removed = run("scripts", "remove", *options(served, service.port))
-    assert {one["state"] for one in json.loads(removed.stdout)} == {"absent"}
+def test_the_test_request_of_the_guide_reaches_the_service(served: Served, service: ServiceProcess) -> None:
+    send = requests_of(served.engine).request
+    pair = {"query_text": 'a "test" ${parameters.query}', "text_docs": ["a \\ b"]}
+    with installed(served, service.port) as model_id:
+        answer = send("POST", f"{rerank_pipeline.ML}/_predict/text_similarity/{model_id}", pair)
+    assert answer["inference_results"][0]["output"][0]["name"] == "similarity"
 
 
 def test_a_service_that_is_down_or_silent_leaves_the_first_stage_order(served: Served) -> None:
@@ -188,18 +165,19 @@ def test_a_service_that_is_down_or_silent_leaves_the_first_stage_order(served: S
         silent.bind(("127.0.0.1", 0))
         silent.listen(50)
         port = silent.getsockname()[1]
-        with installed(served, port, "--timeout", "1") as steps:
-            assert [one["what"] for one in steps if one["state"] == "refused"] == ["test request to the service"]
+        with installed(served, port):
             found, seconds = search(served, body_of())
             assert_same(found, first_stage)
-            assert 0.9 < seconds < ENGINE_TIMEOUT_S
+            assert 1.9 < seconds < ENGINE_TIMEOUT_S
     with socket.socket() as down:
         # Bound and not listening: connections are refused, and no other process can take the port meanwhile.
         down.bind(("127.0.0.1", 0))
-        with installed(served, down.getsockname()[1], "--timeout", "1") as steps:
-            test_request = steps[-1]
-            assert test_request["state"] == "refused" and "Connection refused" in test_request["detail"]
-            assert "cluster:admin/opensearch/ml/predict" in test_request["note"]
+        with installed(served, down.getsockname()[1]) as model_id:
+            pair = {"query_text": "a", "text_docs": ["b"]}
+            with pytest.raises(EngineError, match="Connection refused"):
+                requests_of(served.engine).request(
+                    "POST", f"{rerank_pipeline.ML}/_predict/text_similarity/{model_id}", pair
+                )
             found, seconds = search(served, body_of())
             assert_same(found, first_stage)
             assert seconds < ENGINE_TIMEOUT_S

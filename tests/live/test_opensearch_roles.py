@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from click.testing import Result
 
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.protocol import Engine, requests_of
-from reranker.engines.scripts import PREDICT_NOTE, TRUSTED
+from reranker.errors import EngineError
+from tests.engines import rerank_pipeline
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.security import DEMO_ADMIN, Security
 from tests.live.helpers import ROOT
@@ -30,15 +30,8 @@ METADATA = [
 READS = {"index_patterns": OURS, "allowed_actions": ["read", *METADATA]}
 ML = "cluster:admin/opensearch/ml/"
 PREDICT = f"{ML}predict"
-SCRIPTS = ["cluster:monitor/nodes/info", "cluster:admin/script/put", "cluster:admin/script/delete"]
-LOOK = [
-    "cluster:monitor/state",
-    "cluster:monitor/nodes/info",
-    f"{ML}models/search",
-    f"{ML}connectors/search",
-]
 INSTALL = [
-    *LOOK,
+    "cluster:monitor/state",
     "cluster:admin/settings/update",
     "cluster:admin/search/pipeline/put",
     "cluster:admin/search/pipeline/delete",
@@ -60,9 +53,6 @@ ROLES: dict[str, dict[str, Any]] = {
         "index_permissions": [{"index_patterns": OURS, "allowed_actions": ["read", "write", "manage"]}],
     },
     "installer": {"cluster_permissions": [*INSTALL]},
-    "scripter": {"cluster_permissions": SCRIPTS},
-    "viewer": {"cluster_permissions": LOOK},
-    "half": {"cluster_permissions": [one for one in INSTALL if one not in (*LOOK, PREDICT)]},
 }
 
 
@@ -116,7 +106,7 @@ def typed(
 
 def test_the_reference_names_these_rights() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    named = {*SCRIPTS, *INSTALL, *READ_CLUSTER, *METADATA, "cluster_composite_ops", "cluster_monitor"}
+    named = {*INSTALL, *READ_CLUSTER, *METADATA, "cluster_composite_ops", "cluster_monitor"}
     assert {one for one in named if f"`{one}`" not in text and f"`{one.removeprefix(ML)}`" not in text} == set()
 
 
@@ -133,63 +123,50 @@ def test_a_searcher_reads_and_an_operator_writes(typed: Callable[..., Result], a
         # A bulk request as a whole is answered 200, and each document 403.
         assert "403" in result.output and "security_exception" in result.output, (name, result.output)
     for name, command in WRITING.items():
-        result = typed("scripter" if name.startswith("scripts") else "operator", command)
+        result = typed("operator", command)
         assert result.exit_code == 0, (name, result.output)
 
 
+def _engine_of(url: str, authority: Path, user: str) -> Engine:
+    return open_engine(f"opensearch:{url}", EngineSettings(user=user, password=PASSWORD, ca_file=str(authority)))
+
+
 def _scores(url: str, authority: Path, user: str, body: dict[str, Any]) -> list[float]:
-    engine = open_engine(f"opensearch:{url}", EngineSettings(user=user, password=PASSWORD, ca_file=str(authority)))
+    engine = _engine_of(url, authority, user)
     found = requests_of(engine).request("POST", "/shop-pairs/_search", body)
     engine.close()
     return [hit["_score"] for hit in found["hits"]["hits"]]
 
 
 def test_rights_of_the_rerank_pipeline(
-    typed: Callable[..., Result],
-    admin: Engine,
-    secured: EngineProcess,
-    authority: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    site: Path, admin: Engine, secured: EngineProcess, authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = {"properties": {"title": {"type": "text"}}}
     requests = requests_of(admin)
     requests.request("PUT", "/shop-pairs", {"mappings": documents})
     for place, title in enumerate(["word1", "word1 word2 word3", "word1 word2"]):
         requests.request("PUT", f"/shop-pairs/_doc/{place}", {"title": title}, {"refresh": "true"})
-    other = "^https://other/.*$"
-    requests.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: [other]}})
     monkeypatch.setenv("SSI_ENGINE_USER", DEMO_ADMIN)
     monkeypatch.setenv("SSI_ENGINE_PASSWORD", PASSWORD)
     monkeypatch.setenv("SSI_ENGINE_CA_FILE", str(authority))
-    model = str(Path.cwd() / "model")
-    served = ["--engine", f"opensearch:{secured.url}", "--index", "shop-pairs", "--model", model]
+    served = ["--engine", f"opensearch:{secured.url}", "--index", "shop-pairs", "--model", str(site / "model")]
+    installer, searcher = (_engine_of(secured.url, authority, user) for user in ("installer", "searcher"))
     with ServiceProcess(*served, "--deadline-ms", "20000") as service:
-        where = ["--service", f"http://127.0.0.1:{service.port}", "--field", "title", "--json"]
-        refused = typed("half", ["scripts", "install", *where])
-        states = {one["what"]: one for one in json.loads(refused.stdout)}
-        # It may write the setting, but not read it; nothing is lost.
-        assert refused.exit_code == 4
-        assert states["trusted address of the service"]["state"] == "not possible"
-        assert states["connector"]["state"] == "refused"
-        shown = requests.request("GET", "/_cluster/settings", params={"flat_settings": "true"})
-        assert shown["persistent"][TRUSTED] == [other]
-        seen = typed("viewer", ["scripts", "show", *where])
-        assert json.loads(seen.stdout)["steps"][0]["body"]["persistent"][TRUSTED][0] == other
-        for _ in range(2):
-            done = typed("installer", ["scripts", "install", *where])
-            assert {one["state"] for one in json.loads(done.stdout)} == {"done"}, done.output
-        again = {one["what"]: one for one in json.loads(typed("half", ["scripts", "install", *where]).stdout)}
-        test_request = again["test request to the service"]
-        assert test_request["state"] == "refused" and PREDICT in test_request["detail"]
-        assert PREDICT_NOTE in test_request["note"]
+        address = f"http://127.0.0.1:{service.port}"
+        with pytest.raises(EngineError, match="403"):
+            rerank_pipeline.install(requests_of(searcher).request, address, "title")
         body = {
             "query": {"match": {"title": "word1"}},
             "search_pipeline": "ssi",
             "ext": {"rerank": {"query_context": {"query_text": "word1 word2"}}},
         }
-        scores = {user: _scores(secured.url, authority, user, body) for user in ("searcher", "predictor")}
-        plain = _scores(secured.url, authority, "searcher", {"query": body["query"]})
+        with rerank_pipeline.installed(requests_of(installer).request, address, "title"):
+            shown = {"include_defaults": "true", "flat_settings": "true"}
+            settings = requests_of(installer).request("GET", "/_cluster/settings", params=shown)
+            assert settings["persistent"][rerank_pipeline.TRUSTED] == [f"^http://127[.]0[.]0[.]1:{service.port}/.*$"]
+            scores = {user: _scores(secured.url, authority, user, body) for user in ("searcher", "predictor")}
+            plain = _scores(secured.url, authority, "searcher", {"query": body["query"]})
         # OpenSearch tells nobody that the searcher may not ask the service.
         assert scores["searcher"] == plain != scores["predictor"]
-        removed = typed("installer", ["scripts", "remove", *where])
-        assert {one["state"] for one in json.loads(removed.stdout)} == {"done"}, removed.output
+    installer.close()
+    searcher.close()

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from indexer.encoding import present_routes
 from indexer.renewal import Target, sync
-from indexer.versions import with_version
+from indexer.versions import promote, with_version
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
@@ -125,18 +125,19 @@ def test_killed_anywhere_the_live_version_stays_and_the_end_is_the_same(shop: Sh
     assert check_live(shop, {expected}) == expected
 
 
-def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
-    assert sync(Target(shop.engine, shop.index, shop.base, ("fetch", "inside"))).written == len(shop.documents)
+def test_an_index_with_impacts_gets_them_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
+    target = Target(shop.engine, shop.index, shop.with_impacts().base, ("fetch", "impacts"))
+    assert sync(target).written == len(shop.documents)
+    promote(shop.engine, shop.index, shop.base.model_id, force=True)
     log = shop.log(tmp_path / "log")
     result = Retraining(shop.engine, shop.index, log, shop.settings()).run()
     assert result.outcome == "promoted"
     check_live(shop, {result.candidate})
     (name,) = shop.engine.index_names(shop.index)
     properties = shop.engine.index_info(name).properties
-    assert present_routes(properties, result.encoder) == ("fetch", "inside")
-    parts = [part for part in ("terms_long", "terms_sparse") if field_name(result.encoder, part) in properties]
-    n_words = shop.engine.count(shop.index, {"exists": {"field": field_name(result.encoder, parts[0])}})
-    assert n_words == len(shop.documents)
+    assert present_routes(properties, result.encoder) == ("fetch", "impacts")
+    n_written = shop.engine.count(shop.index, {"exists": {"field": field_name(result.encoder, "impacts_hash")}})
+    assert n_written == len(shop.documents)
 
 
 def test_two_at_once_on_one_machine(shop: Shop, tmp_path: Path) -> None:

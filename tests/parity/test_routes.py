@@ -1,6 +1,6 @@
 """One score whatever the route and whatever the engine, within the route's stated tolerance.
 
-beside = fetch = the definition; the engine's own scripts and its exact route without them; the command and the service.
+beside = fetch = the definition; the command and the service.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
-from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
@@ -48,8 +47,6 @@ from tests.served import (
     with_vectors,
 )
 
-TOLERANCE = {"script": 1e-4, "unit": 5e-3}
-"""How far a score that an engine computes, by each method, may be from the definition."""
 ENGINES = ("memory", "tantivy", "elasticsearch", "opensearch")
 BODY = {
     "query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}},
@@ -77,7 +74,6 @@ def serve_on(
     path: Path,
     quantisation: Quantisation,
     n_shards: int = 2,
-    routes: tuple[str, ...] = ("fetch",),
     lexical: LexicalSettings | None = None,
     given: bool = False,
 ) -> Iterator[Served]:
@@ -89,7 +85,7 @@ def serve_on(
     settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     index = f"parity-{uuid.uuid4().hex[:10]}"
     try:
-        yield serve(engine, index, path, documents, model, routes, **settings)
+        yield serve(engine, index, path, documents, model, **settings)
     finally:
         engine.delete_index(index)
 
@@ -166,8 +162,7 @@ def test_a_document_of_words_without_lexical_weight_is_scored_by_its_stored_vect
 def test_a_query_whose_word_stands_in_no_text_finds_what_is_remembered_for_it(
     engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    routes = ("fetch",) if engine.capabilities().kind in ("memory", "tantivy") else ("fetch", "inside")
-    for served in serve_on(engine, tmp_path_factory.mktemp("memory"), "float16", 1, routes, lexical=MEMORY_BM25):
+    for served in serve_on(engine, tmp_path_factory.mktemp("memory"), "float16", 1, lexical=MEMORY_BM25):
         served.put({"d8": served.documents["d8"]}, vectors=False)  # of a document without a vector the text is encoded
         query = "word0 neverseen9"
         assert "neverseen9" not in served.model.query_vocabulary
@@ -212,7 +207,7 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
             assert sum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
 
 
-# All routes, the engine's own included.
+# All routes that score candidates.
 
 CASES = (
     (1, None, False),
@@ -241,21 +236,11 @@ def sharded(
         if not given:
             pytest.skip(f"{kind} has no shards")
         n_shards = 1
-    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, lexical, given)
+    path = tmp_path_factory.mktemp("routes")
+    yield from serve_on(engine, path, "float16", n_shards, lexical=lexical, given=given)
 
 
-def routes_of(served: Served) -> dict[RouteName, float]:
-    """Return the routes of an engine with their tolerances, the definition's first."""
-    routes: dict[RouteName, float] = {"beside": EXACT, "fetch": EXACT}
-    capabilities = served.engine.capabilities()
-    if "inside" in served.routes:
-        properties = served.engine.index_info(served.index).properties
-        fields = inside_fields(properties, served.model.encoder_id, capabilities)
-        assert fields is not None
-        assert fields.method == ("script" if capabilities.painless else "unit")
-        routes["inside"] = TOLERANCE[fields.method]
-    return routes
+ROUTES: tuple[RouteName, ...] = ("beside", "fetch")
 
 
 def check_order(scores: np.ndarray, order: np.ndarray, tolerance: float) -> None:
@@ -272,26 +257,23 @@ def test_every_route_scores_the_same_candidates_alike(sharded: Served, query: st
     hits = sharded.engine.search(sharded.index, body).hits
     encoded = encode_query(sharded.model, query)
     scores = {}
-    for name in routes_of(sharded):
-        route = route_of(name, sharded.model, sharded.store, sharded.engine, sharded.index)
+    for name in ROUTES:
+        route = route_of(name, sharded.model, sharded.store)
         window = Candidates(sharded.engine, sharded.index, route).score(sharded.model, encoded, hits, Deadline())
         assert window.n_encoded == window.n_unscored == 0
         scores[name] = blend(window.model, window.lexical, 0.6, encoded.scale)
         assert np.isfinite(window.model).all()
-    for name, tolerance in routes_of(sharded).items():
-        np.testing.assert_allclose(scores[name], scores["beside"], rtol=0, atol=tolerance, err_msg=name)
-        check_order(scores["beside"], np.argsort(-scores[name], kind="stable"), tolerance)
+    np.testing.assert_allclose(scores["fetch"], scores["beside"], rtol=0, atol=EXACT)
+    check_order(scores["beside"], np.argsort(-scores["fetch"], kind="stable"), EXACT)
 
 
 def ways(served: Served, alpha: float, window: int) -> dict[str, tuple[Reranker, float]]:
-    """Return each way to a page with its tolerance: all routes, and inside by ids and by the engine's rescoring."""
-    found = {}
-    for route, tolerance in routes_of(served).items():
-        for name, rescore_from in {"ids": None, "rescored": 1}.items() if route == "inside" else [("", None)]:
-            settings = RerankSettings(window=window, deadline_ms=None, alpha=alpha, rescore_from=rescore_from)
-            store = served.store if route == "beside" else None
-            reranker = Reranker(served.engine, served.index, served.model, route=route, store=store, settings=settings)
-            found[f"{route} {name}".strip()] = (reranker, tolerance)
+    """Return route → reranker and tolerance."""
+    settings, found = RerankSettings(window=window, deadline_ms=None, alpha=alpha), {}
+    for route in ROUTES:
+        store = served.store if route == "beside" else None
+        reranker = Reranker(served.engine, served.index, served.model, route=route, store=store, settings=settings)
+        found[str(route)] = (reranker, EXACT)
     return found
 
 
@@ -318,12 +300,7 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
             assert hit.score == pytest.approx(same.score, abs=tolerance), name
             assert hit.model_score == pytest.approx(same.model_score, abs=tolerance), name
             assert hit.source == same.source
-            if hit.first_stage_rank:
-                assert (hit.first_stage_rank, hit.first_stage_score) == (same.first_stage_rank, same.first_stage_score)
-            elif alpha < 1.0:
-                assert hit.first_stage_score == pytest.approx(same.first_stage_score, abs=1e-3)
-        by_the_engine = name == "inside rescored" and sharded.engine.capabilities().painless
-        assert all((hit.first_stage_rank == 0) == by_the_engine for hit in page.hits), name
+            assert (hit.first_stage_rank, hit.first_stage_score) == (same.first_stage_rank, same.first_stage_score)
         scores = np.array([expected[hit.id].score for hit in page.hits if hit.id in expected])
         check_order(scores, np.arange(len(scores)), tolerance)
         for hit, explanation in zip(page.hits, page.explanations, strict=True):
@@ -342,7 +319,7 @@ def vector_rows(explanation: Explanation) -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("query", QUERIES[:3])
 def test_a_window_is_counted_over_all_shards(sharded: Served, query: str) -> None:
-    """A rescore window is counted on every shard: the documents past the whole window must not come in."""
+    """The documents past the whole window must not come in."""
     pages = {
         name: (reranker.search(query, BODY, size=20), tolerance)
         for name, (reranker, tolerance) in ways(sharded, 0.6, 20).items()
@@ -355,7 +332,7 @@ def test_a_window_is_counted_over_all_shards(sharded: Served, query: str) -> Non
             if hit.id in expected:
                 assert hit.score == pytest.approx(expected[hit.id], abs=tolerance), name
             else:
-                # Ties with the window's last hit count as inside where the engine rescores.
+                # Another document may stand at the window's end only for one that scores as much.
                 assert hit.first_stage_score == pytest.approx(floor, rel=1e-4), name
 
 
@@ -374,9 +351,7 @@ def test_pages_of_every_route_are_one_permutation(sharded: Served) -> None:
 def test_a_document_without_a_vector_is_encoded_whatever_the_route(
     engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    kind = engine.capabilities().kind
-    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    for served in serve_on(engine, tmp_path_factory.mktemp("new"), "float16", 1, routes):
+    for served in serve_on(engine, tmp_path_factory.mktemp("new"), "float16", 1):
         served.put({"new": {"title": "word3 word11", "text": "word0"}}, vectors=False)
         found = {}
         for name, (reranker, _) in ways(served, 0.6, 50).items():
@@ -393,19 +368,16 @@ def test_signals_count_alike_on_every_route(
     kind = engine.capabilities().kind
     if kind in ("memory", "tantivy") and n_shards > 1:
         pytest.skip(f"{kind} has no shards")
-    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
     plain = random_documents(120)
     index, model = f"signals-{uuid.uuid4().hex[:10]}", model_of(plain)
-    settings: dict[str, Any] = (
-        {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if "inside" in routes else {}
-    )
+    remote = kind in ("elasticsearch", "opensearch")
+    settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     served = serve(
         engine,
         index,
         tmp_path_factory.mktemp("signals"),
         with_numbers(plain),
         model,
-        routes,
         properties=SIGNAL_FIELDS,
         **settings,
     )
@@ -428,8 +400,6 @@ def test_signals_count_alike_on_every_route(
                 reranker.calibration = calibration
                 page = reranker.search(QUERIES[0], body, size=60, explain=True)
                 assert page.reranked and page.alpha_origin == "calibrated", (name, page.reason)
-                by_engine = name == "inside rescored" and engine.capabilities().painless
-                assert all((hit.first_stage_rank == 0) == by_engine for hit in page.hits), name
                 found[name] = {hit.id: hit.score for hit in page.hits}, tolerance
                 order[name] = [hit.id for hit in page.hits]
                 for hit, explanation in zip(page.hits, page.explanations, strict=True):
@@ -493,7 +463,6 @@ def test_the_command_prints_the_same_page(sharded: Served, tmp_path: Path) -> No
     if sharded.engine.spec.startswith("memory"):
         pytest.skip("the memory engine lives in one process")
     for name, (reranker, tolerance) in ways(sharded, 0.6, 50).items():
-        route = name.split()[0]
         page = reranker.search(QUERIES[0], BODY, size=10)
         given = [
             "search",
@@ -510,7 +479,7 @@ def test_the_command_prints_the_same_page(sharded: Served, tmp_path: Path) -> No
             "--body",
             str(tmp_path / "body.json"),
             "--route",
-            route,
+            name,
             "--window",
             "50",
             "--alpha",

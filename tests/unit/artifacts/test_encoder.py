@@ -232,7 +232,6 @@ def test_lexical_rows_are_stored_and_vectors_are_of_the_learned_rows(quantisatio
     old, new = plain.encode(DOCUMENTS), encoder.encode(DOCUMENTS)
     np.testing.assert_array_equal(new.vectors, old.vectors)
     assert (new.source_hashes, new.has_text.tolist()) == (old.source_hashes, old.has_text.tolist())
-    assert encoder.norm_bound == plain.norm_bound
     counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, DOCUMENTS)
     assert encoder.lexical_rows is not None
     exact = encoder.lexical_rows.documents(counts)

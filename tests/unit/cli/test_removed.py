@@ -10,11 +10,12 @@ from click.testing import CliRunner
 
 from reranker.cli.common import option_key, options_of
 from reranker.cli.main import main
-from reranker.cli.removed import REMOVED, REMOVED_VALUES
+from reranker.cli.removed import REMOVED, REMOVED_COMMANDS, REMOVED_VALUES
 
 TARGET = ("--engine", "tantivy:./index", "--index", "docs", "--model", "model")
 COMMANDS = {
     "--retrieve": ("search", "serve"),
+    "--route": ("search", "serve", "calibrate"),
     "--routes": ("index", "revectorize", "sync"),
     "--to": ("clicks export",),
 }
@@ -55,6 +56,20 @@ def test_a_removed_option_is_refused_with_its_successor(
         result = CliRunner().invoke(main, [*name.split(), "--help"])
         assert result.exit_code == 2 and said in " ".join(result.stderr.split())
         Path("ssi.toml").unlink()
+
+
+@pytest.mark.parametrize("name", REMOVED_COMMANDS)
+def test_a_removed_command_is_refused_with_its_successor(name: str) -> None:
+    result = CliRunner().invoke(main, [*name.split(), "--engine", "opensearch:http://localhost:9200"])
+    said = f"error: ssi {name} was removed in 0.2: {REMOVED_COMMANDS[name]}"
+    assert (result.exit_code, " ".join(result.stderr.split())) == (2, said)
+
+
+def test_the_table_of_a_removed_command_is_refused_with_its_successor(tmp_path: Path) -> None:
+    (tmp_path / "ssi.toml").write_text('[scripts.install]\nservice = "http://ssi:8080"\n')
+    result = CliRunner().invoke(main, ["--config", str(tmp_path / "ssi.toml"), "versions", "--help"])
+    assert result.exit_code == 2
+    assert f"ssi scripts was removed in 0.2: {REMOVED_COMMANDS['scripts']}" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(("command", "option", "value"), GIVEN)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click import Context
 from click.testing import CliRunner, Result
 
-from reranker.cli.main import _load_config, main
+from reranker.cli.main import main
 from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import Sources, synonyms, write_documents, write_links
 
@@ -159,9 +158,6 @@ def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:
     ):
         result = CliRunner().invoke(main, ["--config", str(config), *command])
         assert result.exit_code == 0, (command, result.output)
-    context = Context(main, info_name="ssi")
-    context.invoked_subcommand = "scripts"  # by id_field these call what an engine sends in place of a text
-    assert "id_field" not in _load_config(context, config)["scripts"]["install"]
 
 
 def test_one_field(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_no_branch_on_the_name_of_an_engine() -> None:
 @pytest.mark.parametrize("dialect", [ELASTICSEARCH, OPENSEARCH])
 def test_a_version_can_do_what_every_version_can(dialect: Dialect) -> None:
     able = dialect.capabilities("9.9.9")
-    for name in ("kind", "vector_product", "max_bulk_bytes"):
+    for name in ("kind", "doc_value_hits", "max_bulk_bytes", "product"):
         assert getattr(able, name) == getattr(dialect.least, name)
-    assert not dialect.least.painless
-    assert able.painless
+    assert not dialect.least.sparse_terms
+    assert able.sparse_terms

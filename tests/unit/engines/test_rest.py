@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.dialects import scripts_allowed
 from reranker.engines.protocol import DiskUsage, Engine, ReadsByWrites, version_numbers
 from reranker.engines.rest import BATCH_UNITS, RestEngine, bulk_body, bulk_results, pieces, units
 from reranker.engines.wire import json_bytes, json_value
@@ -42,12 +41,11 @@ def _nodes(version: str, modules: list[str], limit: int = 1000) -> dict[str, Any
 
 
 def test_capabilities_by_module(server: ScriptedServer, engine: Engine) -> None:
-    modules = ["lang-painless", "opensearch-knn", "mapper-extras"]
+    modules = ["lang-painless", "mapper-extras"]
     server.script("/_nodes/_local", lambda s, r: json_answer(200, _nodes("8.19.2", modules)))
     able = engine.capabilities()
-    assert (able.version, able.painless, able.max_bulk_bytes) == ("8.19.2", True, 1000)
-    native = {"elasticsearch": ("dense_vector", "sparse_vector"), "opensearch": ("knn_vector", "rank_features")}
-    assert (able.dense_vector, able.sparse_terms) == native[server.product]
+    assert (able.version, able.max_bulk_bytes) == ("8.19.2", 1000)
+    assert able.sparse_terms == {"elasticsearch": "sparse_vector", "opensearch": "rank_features"}[server.product]
 
 
 def test_the_node_with_the_least_free_share_counts(server: ScriptedServer, engine: Engine) -> None:
@@ -68,37 +66,10 @@ def test_the_node_with_the_least_free_share_counts(server: ScriptedServer, engin
         assert isinstance(engine, RestEngine) and engine.disk_usage("docs") == usage
 
 
-def test_a_cluster_that_forbids_scripts_has_none(server: ScriptedServer, engine: Engine) -> None:
-    nodes = _nodes("8.19.2", ["lang-painless"])
-    nodes["nodes"]["x"]["settings"] = {"script": {"allowed_types": "none"}}
-    server.script("/_nodes/_local", lambda s, r: json_answer(200, nodes))
-    assert not engine.capabilities().painless
-
-
-@pytest.mark.parametrize(
-    ("settings", "allowed"),
-    [
-        ({}, True),
-        ({"allowed_types": "both"}, True),
-        ({"allowed_types": "inline"}, True),
-        ({"allowed_types": "stored"}, False),
-        ({"allowed_types": ["none"]}, False),
-        ({"allowed_contexts": "score, update"}, True),
-        ({"allowed_contexts": ["update"]}, False),
-        ({"allowed_types": "inline", "allowed_contexts": "none"}, False),
-    ],
-)
-def test_what_the_settings_of_a_node_allow(settings: dict[str, Any], allowed: bool) -> None:
-    assert scripts_allowed(settings) is allowed
-
-
 def test_capabilities_without_modules(server: ScriptedServer, engine: Engine) -> None:
     server.script("/_nodes/_local", lambda s, r: json_answer(200, _nodes("8.10.0", [])))
     able = engine.capabilities()
-    assert not able.painless
     assert able.sparse_terms == ""
-    assert able.dense_vector == ("dense_vector" if server.product == "elasticsearch" else "")
-    assert able.max_dims == (2048 if server.product == "elasticsearch" else 16000)
 
 
 def test_capabilities_step_by_step(server: ScriptedServer, engine: Engine) -> None:
@@ -107,7 +78,6 @@ def test_capabilities_step_by_step(server: ScriptedServer, engine: Engine) -> No
     server.script("/_cluster/stats", lambda s, r: json_answer(200, stats))
     able = engine.capabilities()
     assert able.version == "8.9.0"
-    assert able.painless
 
 
 def test_capabilities_of_the_root_come_last(server: ScriptedServer, engine: Engine) -> None:
@@ -121,7 +91,7 @@ def test_a_role_that_may_ask_nothing_still_works(server: ScriptedServer, engine:
     for path, status in (("/_nodes/_local", 403), ("/_cluster/stats", 403), ("/", 405)):
         server.script(path, whole(status))
     able = engine.capabilities()
-    assert (able.kind, able.version, able.painless, able.dense_vector) == (server.product, "", False, "")
+    assert (able.kind, able.version, able.sparse_terms) == (server.product, "", "")
     assert engine.count("docs") == 0
 
 

@@ -110,7 +110,7 @@ def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
         (["index", "docs.jsonl", "--write-store", "default"], 2, "--model"),
         (["index", "docs.jsonl", "--model", "nowhere"], 5, "nowhere"),
         (["index", "docs.jsonl", "--routes", "sideways"], 2, "sideways"),
-        (["index", "docs.jsonl", "--model", "model", "--routes", "inside"], 4, "inside"),
+        (["index", "docs.jsonl", "--model", "model", "--routes", "inside"], 2, "was removed in 0.2"),
         (["revectorize", "--model", "model"], 4, "ssi index"),
         (["versions"], 3, "no index"),
         (["promote", "abcdef"], 3, "there is no index 'docs'"),
@@ -252,7 +252,6 @@ def test_several_routes_are_told_with_commas(folder: Path) -> None:
     ssi("index", "docs.jsonl", *at, "--model", "model", "--routes", "fetch, beside", "--write-store", "default")
     ssi("revectorize", *at, "--model", "model", "--routes", "beside,fetch", "--routes", "fetch")
     assert "'sideways' is not one of" in ssi("index", "docs.jsonl", *at, "--routes", "fetch,sideways", code=2).stderr
-    assert "inside" in ssi("revectorize", *at, "--model", "model", "--routes", "fetch,inside", code=4).stderr
 
 
 def test_an_index_that_routes_is_refused_before_anything_is_sent(folder: Path) -> None:

@@ -16,7 +16,7 @@ from reranker.errors import EngineAuthError, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.releases import read_control
 from reranker.store import VectorStore
-from tests.served import model_of, random_documents
+from tests.served import model_of, random_documents, with_mean_vector
 from tests.unit.indexer.stand_ins import FakeTime, ScriptedEngine
 
 DOCUMENTS = random_documents(30)
@@ -74,8 +74,9 @@ def test_many_documents_whose_words_are_replaced_in_two_steps_all_take_the_secon
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("indexer.renewal.MAX_RETRIED_IDS", 10)
-    capabilities = Capabilities("elasticsearch", "8.19.0", dense_vector="dense_vector", sparse_terms="sparse_vector")
-    version = VersionEncoder(MODEL.encoder, ("fetch", "inside"), capabilities=capabilities)
+    capabilities = Capabilities("elasticsearch", "8.19.0", sparse_terms="sparse_vector")
+    model = with_mean_vector(MODEL, DOCUMENTS)
+    version = VersionEncoder.of_model(model, ("fetch", "impacts"), None, capabilities)
     engine = ScriptedEngine()
     engine.create_index("shop", {"dynamic": False, "properties": {SRC: {"type": "keyword"}}})
     engine.bulk("shop", [WriteOp("index", key, source) for key, source in DOCUMENTS.items()])

@@ -259,11 +259,11 @@ def test_a_damaged_vector_costs_no_other_document_its_own(served: Served, damage
     fields = StoredFields(served.model.encoder_id, served.model.encoder.n_dims)
     query = encode_query(served.model, "word3 word11").vectors
     hits = list(served.engine.search("docs", {"size": 3}).hits)
-    whole = fields.load(hits, query).score(query)
+    whole = fields.load(hits).score(query)
     for name in fields.source_fields:
         spoilt = list(hits)
         spoilt[damaged] = structs.replace(hits[damaged], source={**hits[damaged].source, name: "!"})
-        vectors = fields.load(spoilt, query)
+        vectors = fields.load(spoilt)
         assert vectors.missing().tolist() == [damaged]
         others = np.delete(np.arange(3), damaged)
         np.testing.assert_array_equal(vectors.score(query)[others], whole[others])

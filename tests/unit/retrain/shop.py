@@ -23,7 +23,7 @@ from reranker.retrain.settings import RetrainSettings
 from reranker.training import TrainConfig
 from tests.live.helpers import write_lines
 from tests.seeds import seeded_rng
-from tests.served import model_of
+from tests.served import model_of, with_mean_vector
 
 Tables = dict[str, dict[str, list[Any]]]
 DAYS = 8.0
@@ -111,6 +111,13 @@ class Shop:
         self.base_path = folder_of(self.models, self.base.model_id)
         save_model(self.base, self.base_path)
         self.queries = [f"wish{kind} common filler{extra}" for kind in range(N_KINDS) for extra in range(12)]
+
+    def with_impacts(self) -> Shop:
+        """Replace the base model by one that impacts can be computed with."""
+        self.base = with_mean_vector(self.base, self.documents)
+        self.base_path = folder_of(self.models, self.base.model_id)
+        save_model(self.base, self.base_path)
+        return self
 
     def fill(self) -> Shop:
         """Index the documents and make the base model live."""

@@ -22,7 +22,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
-from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
+from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
@@ -399,49 +399,22 @@ def test_the_same_between_the_vectors_and_the_last_write(shop: Shop, logs: dict[
     assert read_control(shop.engine, shop.index).live == other.model_id
 
 
-class Native(Watched):
-    """An engine that takes fields of route inside, as Elasticsearch names them."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.properties: dict[str, Any] = {}
-
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            "elasticsearch",
-            "8.19.0",
-            dense_vector="dense_vector",
-            sparse_terms="sparse_vector",
-            painless=True,
-            vector_product="dotProduct(params.u, '@VECTOR@')",
-        )
-
-    def put_properties(self, index: str, properties: dict[str, Any]) -> None:
-        self.properties |= properties
-        searched = {name: each for name, each in properties.items() if each["type"] == "keyword"}
-        self._engine.put_properties(index, searched)
-
-    def index_info(self, index: str) -> IndexInfo:
-        info = self._engine.index_info(index)
-        return replace(info, properties={**info.properties, **self.properties})
-
-
 def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     tmp_path: Path, logs: dict[str, Path]
 ) -> None:
-    engine = Native(memory_engine())
-    shop = Shop(tmp_path, engine)  # type: ignore[arg-type]
+    engine = memory_engine()
+    shop = Shop(tmp_path, engine).with_impacts()
     engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
-    build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)  # type: ignore[arg-type]
-    target = Target(engine, "shop", shop.base, ("fetch", "inside"))  # type: ignore[arg-type]
+    build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)
+    target = Target(engine, "shop", shop.base, ("fetch", "impacts"))
     assert sync(target).written == len(shop.documents)
-    promote(engine, "shop", shop.base.model_id)  # type: ignore[arg-type]
+    promote(engine, "shop", shop.base.model_id)
     result = retrain(shop, logs["useful"])
     assert result.outcome == "promoted"
     kept = next(batch[0].source for batch in engine.scan("shop"))
     parts = {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{result.encoder[:12]}")}
     assert parts == {name.split("_", 2)[2] for name in kept if name.startswith(f"ssi_{shop.base.encoder_id[:12]}")}
-    assert {"vec", "vec_dense", "terms_long"} <= parts
+    assert {"vec", "impacts", "impacts_hash"} <= parts
 
 
 def test_vectors_of_texts_that_changed_are_renewed_before_their_version_goes_live(
