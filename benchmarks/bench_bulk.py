@@ -1,4 +1,4 @@
-"""What a version's fields cost when documents are sent: documents a second without, with *fetch*, with *inside*.
+"""What a version's fields cost when documents are sent: documents a second without and with *fetch*.
 
     python benchmarks/bench_bulk.py DOCS.jsonl.gz --engine SPEC [--engine SPEC ...] [--repeats 3] [--json FILE]
 
@@ -42,7 +42,7 @@ from reranker.text.view import TextView
 from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, MAX_WORDS = 100, 30_000
-ROUTES: dict[str, tuple[str, ...] | None] = {"without": None, "fetch": ("fetch",), "inside": ("inside",)}
+ROUTES: dict[str, tuple[str, ...] | None] = {"without": None, "fetch": ("fetch",)}
 Sources = list[dict[str, Any]]
 
 
@@ -121,7 +121,7 @@ def measure(
     result = {f"{kind} documents/s": round(rate, 1) for kind, rate in best.items()}
     result["encode documents/s"] = round(encode_rate, 1)
     every = {**rates, **files}
-    for kind, base in (("fetch", "without"), ("inside", "without"), ("file fetch", "file without")):
+    for kind, base in (("fetch", "without"), ("file fetch", "file without")):
         if every.get(kind):
             # Rates of one turn share the machine's other load; those of different turns do not.
             ratios = [plain / rate for plain, rate in zip(every[base], every[kind], strict=True)]

@@ -3,10 +3,9 @@
     python benchmarks/bench_routes.py [--engine SPEC]... [--docs FILE] [--shards 1] [--calls 20] [--json FILE]
 
 The same index serves all: ``bare`` is the engine's own page of ten, ``bare window`` its answer of the whole window
-without ``_source``; then `Reranker.search` by *beside*, *fetch*, *inside* by ids, and, where the engine runs scripts,
-*inside* by the engine's own rescoring (``rescored``). Queries are three words, of which at least one is frequent, so
-that windows fill. Printed: p50 and p95 in milliseconds, and which route is fastest at each window. The model is
-random: latency does not depend on what it has learned.
+without ``_source``; then `Reranker.search` by *beside* and *fetch*. Queries are three words, of which at least one is
+frequent, so that windows fill. Printed: p50 and p95 in milliseconds, and which route is fastest at each window. The
+model is random: latency does not depend on what it has learned.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def queries_of(model: RankingModel, n: int) -> Iterator[str]:
         yield " ".join([words[int(rng.integers(N_FREQUENT))], *(words[place] for place in rare.tolist())])
 
 
-def ways_of(engine: Engine, index: str, model: RankingModel, store: VectorStore, window: int, native: bool) -> Ways:
+def ways_of(engine: Engine, index: str, model: RankingModel, store: VectorStore, window: int) -> Ways:
     """Return name → a function of the query, one a way to ask for its page."""
 
     def bare(size: int) -> Callable[[str], None]:
@@ -61,8 +60,8 @@ def ways_of(engine: Engine, index: str, model: RankingModel, store: VectorStore,
 
         return ask
 
-    def reranked(route: Any, rescore_from: int | None = None) -> Callable[[str], None]:
-        settings = RerankSettings(window=window, deadline_ms=None, alpha=0.5, rescore_from=rescore_from)
+    def reranked(route: Any) -> Callable[[str], None]:
+        settings = RerankSettings(window=window, deadline_ms=None, alpha=0.5)
         beside = store if route == "beside" else None
         reranker = Reranker(engine, index, model, route=route, store=beside, settings=settings)
 
@@ -72,12 +71,7 @@ def ways_of(engine: Engine, index: str, model: RankingModel, store: VectorStore,
 
         return ask
 
-    ways = {"bare": bare(10), "bare window": bare(window), "beside": reranked("beside"), "fetch": reranked("fetch")}
-    if native:
-        ways["inside"] = reranked("inside")
-        if engine.capabilities().painless:
-            ways["rescored"] = reranked("inside", 1)
-    return ways
+    return {"bare": bare(10), "bare window": bare(window), "beside": reranked("beside"), "fetch": reranked("fetch")}
 
 
 def measure(ways: Ways, queries: list[str]) -> dict[str, dict[str, float]]:
@@ -109,15 +103,13 @@ def run(
     """Measure one engine and save its figures after every window; what was made in it is removed."""
     with tempfile.TemporaryDirectory() as folder:
         engine = open_engine(f"tantivy:{folder}/index" if spec == "tantivy:" else spec)
-        native = engine.capabilities().kind in ("elasticsearch", "opensearch")
-        routes = ("fetch", "inside") if native else ("fetch",)
         path = Path(folder) / "store"
         figures: dict[str, Any] = {}
         try:
-            with filled_index(engine, sources, model, routes, path, options.shards) as index:
+            with filled_index(engine, sources, model, ("fetch",), path, options.shards) as index:
                 store = VectorStore.open(path, model.encoder_id)
                 for window in WINDOWS:
-                    ways = ways_of(engine, index, model, store, window, native)
+                    ways = ways_of(engine, index, model, store, window)
                     figures[str(window)] = measure(ways, list(queries_of(model, options.calls + WARM_UP)))
                     save(figures)
                     show(spec.partition(":")[0], window, figures[str(window)])

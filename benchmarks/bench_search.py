@@ -75,7 +75,7 @@ def random_model(sources: Sources) -> RankingModel:
 def fill(engine: Engine, plain: str, full: str, sources: Sources, model: RankingModel, store: Path) -> None:
     """Index the documents as they are and with the fields of a version, and write the store."""
     encoder = model.encoder
-    fields = version_fields(model.encoder_id, encoder.n_dims, engine.capabilities(), ("fetch",))
+    fields = version_fields(model.encoder_id, engine.capabilities(), ("fetch",))
     engine.create_index(plain, {"properties": TEXTS})
     engine.create_index(full, {"properties": {**TEXTS, **fields}})
     with_ids = engine.capabilities().doc_value_hits

@@ -1,4 +1,4 @@
-"""An index with a model's fields for benchmarks of the routes inside the engine."""
+"""An index with a model's fields for benchmarks of the routes."""
 
 from __future__ import annotations
 

@@ -246,7 +246,6 @@ INDEXING = (
     ),
     Step("search fetch", f"{SEARCH} --json --explain --size 20"),
     Step("search beside", f"{SEARCH} --json --explain --route beside --store store --window 50"),
-    Step("search inside", f"{SEARCH} --json --route inside", status=4),
     Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --keep-top 2 --from 3"),
     Step("search shown", f"{SEARCH} --explain --size 5"),
     Step(
@@ -275,15 +274,6 @@ INDEXING = (
     Step("gc", f"gc {DOCS} --keep 0 --json", INDEX),
     Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/documents --rebuild --json", INDEX),
     Step("search rebuilt", f'search "ask1w3 common7" {DOCS} --model models/documents --json --explain'),
-)
-
-SCRIPTS = tuple(
-    Step(
-        f"scripts {verb} {kind}",
-        f"scripts {verb} --engine {{{kind}}} --model models/links --service http://ssi:8080 --id-field sku --json",
-    )
-    for kind in ("opensearch", "elasticsearch")
-    for verb in ("show", "install", "remove")
 )
 
 REMOTE = tuple(
@@ -423,7 +413,7 @@ TASKS = (
     Step("reproduce list json", "reproduce --list --json"),
 )
 
-STEPS = (*TRAININGS, *EVALUATIONS, *INDEXING, *SCRIPTS, *REMOTE, *CLICKS, *RETRAINING, *WORDS, *TASKS)
+STEPS = (*TRAININGS, *EVALUATIONS, *INDEXING, *REMOTE, *CLICKS, *RETRAINING, *WORDS, *TASKS)
 
 LEARNING = "--dim 20 --json"
 REAL = (

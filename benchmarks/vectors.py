@@ -259,13 +259,11 @@ def latency_rows(spec: str, minilm: Path | None, calls: int = 200) -> Iterator[d
         shared = encoder.document_vocabulary
         model = replace(plain, encoder=encoder, query_vocabulary=shared, word_encoder=words)
         engine = stack.enter_context(closing(open_engine(f"tantivy:{folder}/index" if spec == "tantivy:" else spec)))
-        native = engine.capabilities().kind in ("elasticsearch", "opensearch")
         ways: dict[str, Callable[[str], None]] = {}
         for title, each in (("with", model), ("without", plain)):
-            routes = ("fetch", "inside") if native else ("fetch",)
-            index = stack.enter_context(filled_index(engine, sources, each, routes, folder / title))
+            index = stack.enter_context(filled_index(engine, sources, each, ("fetch",), folder / title))
             store = VectorStore.open(folder / title, each.encoder_id)
-            found = ways_of(engine, index, each, store, 100, native)
+            found = ways_of(engine, index, each, store, 100)
             ways |= {f"{name} {title}": way for name, way in found.items()}
         times = measure(ways, list(queries_of(plain, calls)))
         for name in dict.fromkeys(key.rpartition(" ")[0] for key in times):
