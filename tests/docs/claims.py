@@ -255,6 +255,24 @@ CLAIMS: Final = (
     ),
     Claim(
         "CHANGELOG.md",
+        "a page by *inside* took {} ms in Elasticsearch (*beside* {} ms, *fetch* {} ms)",
+        "routes",
+        tuple(Number(("engines", "elasticsearch", "100", route, "p50_ms")) for route in ("inside", "beside", "fetch")),
+    ),
+    Claim(
+        "CHANGELOG.md",
+        "and {} ms in OpenSearch (*fetch* {} ms)",
+        "routes",
+        tuple(Number(("engines", "opensearch", "100", route, "p50_ms")) for route in ("inside", "fetch")),
+    ),
+    Claim(
+        "CHANGELOG.md",
+        "The rescoring script took {} ms in OpenSearch, where the engine's own page took {} ms",
+        "routes",
+        tuple(Number(("engines", "opensearch", "100", route, "p50_ms")) for route in ("rescored", "bare")),
+    ),
+    Claim(
+        "CHANGELOG.md",
         "A window of 200 takes {} ms with half of the store in memory",
         "scale_store",
         (Number(("rows", {"skew": 0.0, "memory": 0.5}, "p50 ms")),),
