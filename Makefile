@@ -19,7 +19,7 @@ FULL = SSI_KILLS=50 SSI_RENEWAL_KILLS=20 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PA
 # What the newer line of each engine runs; the older one everything.
 NEWER = SSI_TEST_ELASTICSEARCH_VERSION=9.5.3 SSI_TEST_OPENSEARCH_VERSION=3.3.0
 NEWER_TESTS = tests/contract tests/parity tests/live/test_first_stage.py \
-	tests/live/test_retrain.py::test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version
+	tests/live/test_retrain.py::test_an_index_with_impacts_gets_them_of_the_new_version
 
 .DEFAULT_GOAL := help
 .PHONY: help demo install test clients slow newer test-full check kernels unit mutants dist figures figures-check clean
