@@ -758,13 +758,10 @@ class MadeUpEngine(ThreadingHTTPServer):
     def answer(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and answer."""
         is_open = self.kind == "opensearch"
-        names = ("opensearch-knn", "opensearch-ml", "opensearch-neural-search") if is_open else ("x-pack-inference",)
         version = "3.1.0" if is_open else "9.0.2"
-        modules = [{"name": name} for name in ("lang-painless", "mapper-extras", *names)]
+        modules = [{"name": name} for name in ("lang-painless", "mapper-extras")]
         if path.startswith("/_nodes/_local"):
             return 200, {"nodes": {"one": {"version": version, "modules": modules}}}
-        if path.startswith("/_license"):
-            return 200, {"license": {"type": "trial"}}
         if "/_search" in path:
             return 200, {"took": 1, "timed_out": False, "hits": {"total": {"value": 0, "relation": "eq"}, "hits": []}}
         if method == "GET":

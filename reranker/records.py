@@ -154,7 +154,7 @@ class RankedHit(msgspec.Struct, frozen=True):
     score: float
     """Score by which the hits were sorted."""
     first_stage_rank: int
-    """1-based rank in the engine's own order; 0 if unknown, because the engine sorted the window by the model."""
+    """1-based rank in the engine's own order."""
     first_stage_score: float | None = None
     """The engine's ``_score``."""
     model_score: float | None = None
