@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from reranker import errors
-from reranker.cli.expert import ExpertCommand
 from reranker.cli.main import COMMANDS, main
 from reranker.service.app import OWN_PARTS, all_parts
 from tests.engines.policy import library
@@ -42,10 +41,10 @@ LINES: dict[str, int] = {
 OPTIONS: dict[str, int] = {
     "demo": 8,
     "init": 5,
-    "train": 24,
+    "train": 22,
     "index": 15,
     "search": 18,
-    "serve": 46,
+    "serve": 44,
     "calibrate": 21,
     "revectorize": 11,
     "sync": 14,
@@ -59,14 +58,14 @@ OPTIONS: dict[str, int] = {
     "uninstall": 4,
     "scripts": 29,
     "clicks": 57,
-    "retrain": 27,
+    "retrain": 25,
     "interleave": 5,
     "evaluate": 19,
     "drift": 6,
     "words": 12,
     "reproduce": 17,
 }
-"""Command → options and expert settings, without ``--help``."""
+"""Command → options, without ``--help``."""
 ROUTES = 25
 """HTTP routes of the service, with those of its pages."""
 ERRORS = 22
@@ -104,9 +103,8 @@ def options_by_command() -> dict[str, int]:
 
     def count(command: click.Command) -> int:
         inner = command.commands.values() if isinstance(command, click.Group) else ()
-        expert = len(command.expert_options) if isinstance(command, ExpertCommand) else 0
         own = sum(isinstance(one, click.Option) and not one.hidden for one in command.params)
-        return own + expert + sum(map(count, inner))
+        return own + sum(map(count, inner))
 
     return {name: count(command) for name in COMMANDS if (command := main.get_command(context, name)) is not None}
 

@@ -1,8 +1,8 @@
 """Commands, options and values of earlier versions that were removed, each with its successor or the reason.
 
 To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration
-file, its environment variable and ``--set`` then all give the same sentence. To remove a value of an option, add a line
-to `REMOVED_VALUES`, and for a command to `REMOVED_COMMANDS`.
+file and its environment variable then all give the same sentence. To remove a value of an option, add a line to
+`REMOVED_VALUES`, and for a command to `REMOVED_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ IMPORTED_FIRST: Final = "`ssi clicks import --engine SPEC --log DIR` reads the i
 ROBUST: Final = "its value is fixed; in Python, PairConfig sets it"
 PAIRS_SAY: Final = "grades are clicks per examination; `ssi clicks pairs` has it, and writes pairs"
 SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are shuffled, and people read from the top"
+PLAIN_OPTIONS: Final = {
+    "set": "every setting is an option of its own: write --KEY VALUE",
+    "help_expert": "`--help` lists all options: write --KEY VALUE",
+}
 RAW_LOG: Final = {"format": f"it is detected; {IMPORTS_SAY}", "rejects": IMPORTS_SAY}
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
@@ -60,6 +64,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "clicks simulate": dict.fromkeys(("days", "users", "shuffled"), SIMULATED),
     "train": {
+        **PLAIN_OPTIONS,
         "model_class": NEVER_BETTER,
         "tied": NEVER_BETTER,
         "recipe": "`ssi reproduce` trains as the papers do",
@@ -98,12 +103,14 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "trained for new documents",
     },
     "serve": {
+        **PLAIN_OPTIONS,
         "threads": "searches wait for the engine without threads; --at-once limits their number",
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
         "no_verify": "files are never copied: replace the folders of model and store by renaming",
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",
     },
     "retrain": {
+        **PLAIN_OPTIONS,
         "rate": SEARCHED,
         "epochs": EPOCHS,
         **dict.fromkeys(("from_index", "queries_index", "events_index"), IMPORTED_FIRST),

@@ -13,7 +13,6 @@ import click
 from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.cli.expert import ExpertCommand
 from reranker.cli.pair_options import read_propensities
 from reranker.clicks.pairs import PairConfig
 from reranker.config import milliseconds
@@ -137,7 +136,7 @@ _retrain_options = common.all_of(
 )
 
 
-@click.command("retrain", cls=ExpertCommand, epilog=_RETRAIN_EXAMPLES)
+@click.command("retrain", epilog=_RETRAIN_EXAMPLES)
 @_retrain_options
 def retrain(**options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
-from reranker.cli.expert import ExpertCommand
 from reranker.config import default_of
 from reranker.errors import ConfigError
 from reranker.rerank.settings import RerankSettings
@@ -37,7 +36,6 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
 
 @click.command(
     "serve",
-    cls=ExpertCommand,
     epilog="""\b
 Examples:
   ssi serve --engine tantivy:./index --index docs --model model/

@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from reranker.accounts import MAX_UNKNOWN
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
@@ -54,7 +53,7 @@ Examples:
 """
 
 
-@click.command("train", cls=ExpertCommand, epilog=EXAMPLES)
+@click.command("train", epilog=EXAMPLES)
 @click.option(
     "--docs", type=PATH, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]"
 )
