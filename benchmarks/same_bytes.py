@@ -247,7 +247,7 @@ INDEXING = (
     Step("search fetch", f"{SEARCH} --json --explain --size 20"),
     Step("search beside", f"{SEARCH} --json --explain --route beside --store store --window 50"),
     Step("search inside", f"{SEARCH} --json --route inside", status=4),
-    Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --keep-top 2 --from 3"),
+    Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --from 3"),
     Step("search shown", f"{SEARCH} --explain --size 5"),
     Step(
         "calibrate links",

@@ -283,7 +283,6 @@ boost_option = setting(
 alpha_option = setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )
-keep_top_option = setting(RerankSettings, "keep_top", help="Number of top hits that keep their place.")
 
 
 class RemovingChoice(click.Choice[str]):

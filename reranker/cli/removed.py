@@ -33,6 +33,7 @@ IMPORTED_FIRST: Final = "`ssi clicks import --engine SPEC --log DIR` reads the i
 ROBUST: Final = "its value is fixed; in Python, PairConfig sets it"
 PAIRS_SAY: Final = "grades are clicks per examination; `ssi clicks pairs` has it, and writes pairs"
 SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are shuffled, and people read from the top"
+OWN_TOP: Final = "put your own hits on top by a `pinned` query in --body: they keep their places"
 PLAIN_OPTIONS: Final = {
     "set": "every setting is an option of its own: write --KEY VALUE",
     "help_expert": "`--help` lists all options: write --KEY VALUE",
@@ -102,8 +103,12 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
         "trained for new documents",
     },
+    "search": {
+        "keep_top": OWN_TOP,
+    },
     "serve": {
         **PLAIN_OPTIONS,
+        "keep_top": OWN_TOP,
         "threads": "searches wait for the engine without threads; --at-once limits their number",
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
         "no_verify": "files are never copied: replace the folders of model and store by renaming",

@@ -64,7 +64,6 @@ A body is your own search body, with {{query}} in the place of the query text:
     "--from", "first", type=click.IntRange(0), help="Number of hits to skip.  [default: the body's from, or 0]"
 )
 @common.alpha_option
-@common.keep_top_option
 @click.option(
     "--deadline-ms",
     type=click.FloatRange(0, min_open=True),

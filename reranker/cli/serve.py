@@ -124,7 +124,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
 @common.setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )
-@common.keep_top_option
 @common.setting(
     RerankSettings,
     "deadline_ms",

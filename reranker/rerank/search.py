@@ -290,7 +290,6 @@ class Rescorer:
             settings.rescore_from is not None
             and settings.window >= settings.rescore_from
             and settings.retrieve == "bm25"
-            and settings.keep_top == 0
             and inside_window
             and not self.why_not(request)
         )
@@ -514,7 +513,7 @@ class Reranker:
         )
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
-        return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
+        return scored, encoded, kept_in_place(scored.hits, request.body)
 
     def probability(self, body: Mapping[str, Any] | None = None) -> Probability | None:
         """Return the probability of relevance by f, fitted to candidates of ``body``; None if not fitted."""
@@ -775,7 +774,7 @@ class Reranker:
 
     def _ordered(self, request: Request, query: EncodedQuery, window: Window) -> Scored:
         """Return the window in final order."""
-        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
+        kept = kept_in_place(window.hits, request.body)
         signals = added(request.alpha.signals, window.hits)
         scores = blend(window.model, window.lexical, request.alpha.value, query.scale, signals)
         return Scored(window, query, request.alpha, scores, kept, final_order(scores, kept))

@@ -27,7 +27,6 @@ class RerankSettings:
         "window": "[1, 10000]",
         "deadline_ms": "(0, inf)",
         "max_unscored": "[0, 1]",
-        "keep_top": "[0, inf)",
         "alpha": "[0, 1]",
         "one_request_bytes": "[0, inf)",
         "neighbours": "[1, 10000]",
@@ -43,8 +42,6 @@ class RerankSettings:
     max_unscored: float = 0.2
     """Maximum share of candidates, 0 to 1, with neither a vector nor a text. Above it, the page falls back to the
     engine's order."""
-    keep_top: int = 0
-    """Number of top hits of the engine that never move, for teams that put their own hits on top."""
     alpha: float | None = None
     """Weight of the model, 0 to 1; None: the calibrated weight."""
     one_request_bytes: int = 512 * 1024

@@ -296,7 +296,6 @@ def test_a_document_without_a_vector_is_seen_and_the_search_done_by_ids(served: 
 @pytest.mark.parametrize(
     ("settings", "body", "options"),
     [
-        ({"keep_top": 1}, BODY, {}),
         ({"window": 20, "rescore_from": 21}, BODY, {}),
         ({}, {**BODY, "sort": ["_score"]}, {}),
         ({}, BODY, {"from_": 25, "size": 10}),
