@@ -264,9 +264,6 @@ read_store_option = click.option(
     metavar="DIR",
     help="Local store for route `beside`.  [default: the one that `ssi index --write-store default` writes]",
 )
-neighbours_option = setting(
-    RerankSettings, "neighbours", help="Number of documents that `--retrieve impacts` requests in addition."
-)
 mode_option = setting(
     RerankSettings,
     "mode",

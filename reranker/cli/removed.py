@@ -38,6 +38,7 @@ PLAIN_OPTIONS: Final = {
     "set": "every setting is an option of its own: write --KEY VALUE",
     "help_expert": "`--help` lists all options: write --KEY VALUE",
 }
+N_ADDED: Final = "`--retrieve impacts` adds 100 documents"
 RAW_LOG: Final = {"format": f"it is detected; {IMPORTS_SAY}", "rejects": IMPORTS_SAY}
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
@@ -105,10 +106,12 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "search": {
         "keep_top": OWN_TOP,
+        "neighbours": N_ADDED,
     },
     "serve": {
         **PLAIN_OPTIONS,
         "keep_top": OWN_TOP,
+        "neighbours": N_ADDED,
         "threads": "searches wait for the engine without threads; --at-once limits their number",
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
         "no_verify": "files are never copied: replace the folders of model and store by renaming",

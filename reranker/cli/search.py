@@ -54,7 +54,6 @@ A body is your own search body, with {{query}} in the place of the query text:
     help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts, which need "
     "not contain the query's words.",
 )
-@common.neighbours_option
 @common.mode_option
 @common.boost_option
 @common.read_store_option

@@ -70,7 +70,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     type=common.RETRIEVE,
     help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts.",
 )
-@common.neighbours_option
 @common.mode_option
 @common.boost_option
 @common.read_store_option

@@ -135,17 +135,21 @@ MIN_ANSWER_SECONDS: Final = 0.05
 """Minimum timeout for the engine's own answer, even if it ends after the deadline: without it there is no page."""
 
 
+N_BY_IMPACTS: Final = 100
+"""Number of documents that a first stage by impacts retrieves."""
+
+
 @dataclass(slots=True)
 class ImpactDocuments:
     """A first stage by impacts, which also finds documents that share no word with the query.
 
-    It retrieves the ``k`` documents with the largest sums of impacts that satisfy the filters of the team's body.
+    It retrieves the `N_BY_IMPACTS` documents with the largest sums of impacts that satisfy the filters of the team's
+    body.
     """
 
     engine: Engine
     index: str
     model: RankingModel
-    k: int
     _impacts: ServedImpacts | None = field(init=False, default=None)
 
     def impacts(self) -> ServedImpacts:
@@ -187,7 +191,7 @@ class ImpactDocuments:
         conditions = conditions_of(request.body)
         clause: dict[str, Any] = {"must": [self.impacts().clause(request.asked)]}
         clause |= {"filter": [conditions]} if conditions else {}
-        body = {"query": {"bool": clause}, "size": self.k, "_source": False, "track_total_hits": False}
+        body = {"query": {"bool": clause}, "size": N_BY_IMPACTS, "_source": False, "track_total_hits": False}
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits)
@@ -393,11 +397,11 @@ class Reranker:
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._added: AddedCandidates | None = None
         if model is not None and self.settings.retrieve == "impacts":
-            by_impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
+            by_impacts = ImpactDocuments(engine, index, model)
             self._added = AddedCandidates(engine, index, by_impacts)
         self._impacts: ImpactDocuments | None = None
         if model is not None and route == "impacts":
-            self._impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
+            self._impacts = ImpactDocuments(engine, index, model)
         self._rescorer: Rescorer | None = None
         if isinstance(self._candidates.route, EngineScript):
             self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)

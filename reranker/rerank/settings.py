@@ -29,7 +29,6 @@ class RerankSettings:
         "max_unscored": "[0, 1]",
         "alpha": "[0, 1]",
         "one_request_bytes": "[0, inf)",
-        "neighbours": "[1, 10000]",
         "boost": "(0, inf)",
         "rescore_from": "[1, 10000]",
     }
@@ -50,10 +49,8 @@ class RerankSettings:
     costs more than these bytes (see benchmarks/bench_search.py), unless the engine runs in this process and the route
     needs no field. 0: always make two requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'impacts'}: First stage. ``impacts`` adds the ``neighbours`` documents with the largest sums of impacts
-    to the hits of the body."""
-    neighbours: int = 100
-    """Number of documents that ``impacts`` retrieves."""
+    """{'bm25', 'impacts'}: First stage. ``impacts`` adds the 100 documents with the largest sums of impacts to the
+    hits of the body."""
     mode: ImpactMode = IMPACT_MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""
