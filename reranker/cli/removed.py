@@ -110,6 +110,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "serve": {
         **PLAIN_OPTIONS,
+        "salt": "a session always belongs to the same share of sessions",
         "keep_top": OWN_TOP,
         "neighbours": N_ADDED,
         "threads": "searches wait for the engine without threads; --at-once limits their number",

@@ -140,13 +140,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     help="Percentage of sessions whose first result page is shuffled. Their clicks measure how often each rank is "
     "examined.",
 )
-@common.setting(
-    ServiceSettings,
-    "salt",
-    show_default=False,
-    metavar="TEXT",
-    help="Salt of the hash that assigns sessions to --percent and --explore. Another salt selects other sessions.",
-)
 @click.option(
     "--interleave",
     "challenger",
