@@ -44,7 +44,7 @@ OPTIONS: dict[str, int] = {
     "train": 22,
     "index": 15,
     "search": 16,
-    "serve": 41,
+    "serve": 36,
     "calibrate": 21,
     "revectorize": 11,
     "sync": 14,

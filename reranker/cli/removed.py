@@ -110,6 +110,11 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "serve": {
         **PLAIN_OPTIONS,
+        "poll_s": "it polls every five seconds; SIGHUP and POST /admin/reload make it poll at once",
+        "max_waiting": "64 requests wait; further ones are answered with 503",
+        "max_body_mb": "bodies with documents or several searches have up to 8 MB",
+        "max_search_kb": "bodies of one search, or of events, have up to 64 KB",
+        "events_per_second": "one address sends up to 200 events per second, and one session up to 20",
         "salt": "a session always belongs to the same share of sessions",
         "keep_top": OWN_TOP,
         "neighbours": N_ADDED,
