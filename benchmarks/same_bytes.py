@@ -376,12 +376,12 @@ RETRAINING = (
         "made/qrels_train.tsv --query-file made/queries.tsv --report plan.html --json",
         ("plan.html",),
     ),
-    Step("retrain queries", f"{RETRAIN} --dry-run --query-side-only --strategy clicked-over-unclicked --newest 0.3"),
+    Step("retrain queries", f"{RETRAIN} --dry-run --query-side-only"),
     Step("retrain refused", f"{RETRAIN} --margin 0.9 --json", ("models/refused",), status=7),
     Step(
         "retrain",
         f"{RETRAIN} --judgments made/qrels_train.tsv --query-file made/queries.tsv --report report.html "
-        "--store store-shop --strategy clicked-over-unclicked --seed 4",
+        "--store store-shop --seed 4",
         ("report.html", "shop", "models"),
     ),
     Step("retrain versions", f"versions {SHOP} --json"),

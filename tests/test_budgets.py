@@ -58,7 +58,7 @@ OPTIONS: dict[str, int] = {
     "uninstall": 4,
     "scripts": 29,
     "clicks": 57,
-    "retrain": 25,
+    "retrain": 22,
     "interleave": 5,
     "evaluate": 19,
     "drift": 6,

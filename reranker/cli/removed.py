@@ -125,6 +125,10 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "retrain": {
         **PLAIN_OPTIONS,
+        "strategy": "the last clicked document is preferred over those skipped above it; `ssi clicks pairs` has other "
+        "strategies",
+        "newest": "the newest fifth of the log is for the gate",
+        "min_people": "the gate needs 30 people in the newest part of the log",
         "rate": SEARCHED,
         "epochs": EPOCHS,
         **dict.fromkeys(("from_index", "queries_index", "events_index"), IMPORTED_FIRST),
