@@ -45,7 +45,7 @@ OPTIONS: dict[str, int] = {
     "index": 15,
     "search": 16,
     "serve": 36,
-    "calibrate": 21,
+    "calibrate": 20,
     "revectorize": 11,
     "sync": 14,
     "embed": 13,

@@ -104,6 +104,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
         "trained for new documents",
     },
+    "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
     "search": {
         "keep_top": OWN_TOP,
         "neighbours": N_ADDED,
