@@ -43,7 +43,7 @@ OPTIONS: dict[str, int] = {
     "init": 5,
     "train": 22,
     "index": 15,
-    "search": 16,
+    "search": 15,
     "serve": 36,
     "calibrate": 20,
     "revectorize": 11,

@@ -106,6 +106,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
     "search": {
+        "deadline_ms": "after five seconds, the engine's own order is shown",
         "keep_top": OWN_TOP,
         "neighbours": N_ADDED,
     },

@@ -45,7 +45,6 @@ OTHER_NAMES = {
 """Parameters of options that fields call otherwise."""
 
 OWN_DEFAULTS = {
-    ("search", "deadline_ms"): "one search by hand may take longer than a search of the service",
     ("retrain", "models"): "the folder of a site's models; Python callers name theirs",
 }
 """Options whose default is another one than the field's, and why."""
