@@ -41,7 +41,7 @@ LINES: dict[str, int] = {
 OPTIONS: dict[str, int] = {
     "demo": 8,
     "init": 5,
-    "train": 22,
+    "train": 21,
     "index": 15,
     "search": 15,
     "serve": 36,

@@ -67,6 +67,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     "clicks simulate": dict.fromkeys(("days", "users", "shuffled"), SIMULATED),
     "train": {
         **PLAIN_OPTIONS,
+        "body": "`ssi calibrate --body` compares the order of your search body with the model",
         "model_class": NEVER_BETTER,
         "tied": NEVER_BETTER,
         "recipe": "`ssi reproduce` trains as the papers do",
