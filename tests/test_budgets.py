@@ -24,17 +24,17 @@ SLACK = 0.05
 LINES: dict[str, int] = {
     "reranker": 4220,
     "reranker/baselines": 420,
-    "reranker/cli": 5020,
+    "reranker/cli": 4810,
     "reranker/clicks": 3520,
     "reranker/engines": 4960,
     "reranker/kernels": 1000,
     "reranker/lexical": 1220,
     "reranker/models": 1380,
-    "reranker/rerank": 3100,
-    "reranker/retrain": 1850,
+    "reranker/rerank": 3080,
+    "reranker/retrain": 1820,
     "reranker/service": 4480,
     "reranker/text": 1020,
-    "reranker/training": 3740,
+    "reranker/training": 3730,
     "indexer": 2700,
 }
 """Unit → lines of code, without docstrings, comments and blank lines."""
