@@ -31,8 +31,8 @@ class OwnSearch(NamedTuple):
     def sentence(self) -> str:
         """Return the comparison in one sentence."""
         return (
-            f"BM25 over the model's text fields in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the model "
-            f"{self.model:.4f}, on {self.n_queries:,} held-out queries and the same documents"
+            f"BM25 over the model's text fields in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the "
+            f"model {self.model:.4f}, on {self.n_queries:,} held-out queries and the same documents"
         )
 
 

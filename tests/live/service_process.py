@@ -53,9 +53,9 @@ class ServiceProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        module = ("reranker",)
+        module = ["reranker"]
         if self._settings is not None:
-            module = ("tests.live.serving_child", json.dumps(self._settings))
+            module = ["tests.live.serving_child", json.dumps(self._settings)]
         command = [sys.executable, "-m", *module, "serve"]
         self._process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
