@@ -246,7 +246,7 @@ INDEXING = (
     ),
     Step("search fetch", f"{SEARCH} --json --explain --size 20"),
     Step("search beside", f"{SEARCH} --json --explain --route beside --store store --window 50"),
-    Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --keep-top 2 --from 3"),
+    Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --from 3"),
     Step("search shown", f"{SEARCH} --explain --size 5"),
     Step(
         "calibrate links",
@@ -366,12 +366,12 @@ RETRAINING = (
         "made/qrels_train.tsv --query-file made/queries.tsv --report plan.html --json",
         ("plan.html",),
     ),
-    Step("retrain queries", f"{RETRAIN} --dry-run --query-side-only --strategy clicked-over-unclicked --newest 0.3"),
+    Step("retrain queries", f"{RETRAIN} --dry-run --query-side-only"),
     Step("retrain refused", f"{RETRAIN} --margin 0.9 --json", ("models/refused",), status=7),
     Step(
         "retrain",
         f"{RETRAIN} --judgments made/qrels_train.tsv --query-file made/queries.tsv --report report.html "
-        "--store store-shop --strategy clicked-over-unclicked --seed 4",
+        "--store store-shop --seed 4",
         ("report.html", "shop", "models"),
     ),
     Step("retrain versions", f"versions {SHOP} --json"),

@@ -162,7 +162,7 @@ class RankedHit(msgspec.Struct, frozen=True):
     unscored: bool = False
     """True if the hit kept its place because it has neither a vector nor a text."""
     kept: bool = False
-    """True if the hit kept its place because it is pinned or among the ``keep_top`` first hits."""
+    """True if the hit kept its place because it is pinned."""
     source: Mapping[str, Any] = {}
     raw: Mapping[str, Any] = {}
     """As in `Hit`, for the page's hits."""

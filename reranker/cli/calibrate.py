@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from rich.markup import escape
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from reranker.rerank import Reranker
     from reranker.rerank.calibrate import BoostFit, Fit, FittingTopics, Gain, OrderComparison, Topic
     from reranker.rerank.signals import Signal
+
+MAX_QUERIES: Final = 1000
+"""Maximum number of queries to which weights are fitted; a random sample is drawn from more."""
 
 
 @click.command(
@@ -75,12 +78,6 @@ Examples:
 )
 @common.mode_option
 @common.read_store_option
-@click.option(
-    "--max-queries",
-    type=click.IntRange(10),
-    default=1000,
-    help="Maximum number of queries. A random sample is drawn from more.",
-)
 @common.partial_option("links or judgments")
 @click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but do not change the release.")
@@ -93,7 +90,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
 
     Queries that the model was trained on are left out, because alpha and the gain would be too high on them. If fewer
     than 30 others remain, all are used, and the output says that the gain is too high. Models of earlier
-    versions do not contain their training queries; the output then says that this is unknown.
+    versions do not contain their training queries; the output then says that this is unknown. Of more than 1,000
+    queries, a random sample is used.
 
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
@@ -135,7 +133,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     rejects = RejectLog()
     found, account = _topics(model.encoder, seed, rejects, partial(stored_ids, engine, index), **options)
     chosen = topics_to_fit(found, model.training_queries)
-    topics = sample(chosen.topics, options["max_queries"], seed)
+    topics = sample(chosen.topics, MAX_QUERIES, seed)
     if rejects.count:
         common.warn(f"rejected lines: {rejects.summary()}")
     if not dry_run:

@@ -263,9 +263,6 @@ read_store_option = click.option(
     metavar="DIR",
     help="Local store for route `beside`.  [default: the one that `ssi index --write-store default` writes]",
 )
-neighbours_option = setting(
-    RerankSettings, "neighbours", help="Number of documents that `--retrieve impacts` requests in addition."
-)
 mode_option = setting(
     RerankSettings,
     "mode",
@@ -282,7 +279,6 @@ boost_option = setting(
 alpha_option = setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )
-keep_top_option = setting(RerankSettings, "keep_top", help="Number of top hits that keep their place.")
 
 
 class RemovingChoice(click.Choice[str]):

@@ -1,8 +1,8 @@
 """Commands, options and values of earlier versions that were removed, each with its successor or the reason.
 
 To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration
-file, its environment variable and ``--set`` then all give the same sentence. To remove a value of an option, add a line
-to `REMOVED_VALUES`, and for a command to `REMOVED_COMMANDS`.
+file and its environment variable then all give the same sentence. To remove a value of an option, add a line to
+`REMOVED_VALUES`, and for a command to `REMOVED_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ IMPORTED_FIRST: Final = "`ssi clicks import --engine SPEC --log DIR` reads the i
 ROBUST: Final = "its value is fixed; in Python, PairConfig sets it"
 PAIRS_SAY: Final = "grades are clicks per examination; `ssi clicks pairs` has it, and writes pairs"
 SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are shuffled, and people read from the top"
+OWN_TOP: Final = "put your own hits on top by a `pinned` query in --body: they keep their places"
+PLAIN_OPTIONS: Final = {
+    "set": "every setting is an option of its own: write --KEY VALUE",
+    "help_expert": "`--help` lists all options: write --KEY VALUE",
+}
+N_ADDED: Final = "`--retrieve impacts` adds 100 documents"
 RAW_LOG: Final = {"format": f"it is detected; {IMPORTS_SAY}", "rejects": IMPORTS_SAY}
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
@@ -61,6 +67,8 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     },
     "clicks simulate": dict.fromkeys(("days", "users", "shuffled"), SIMULATED),
     "train": {
+        **PLAIN_OPTIONS,
+        "body": "`ssi calibrate --body` compares the order of your search body with the model",
         "model_class": NEVER_BETTER,
         "tied": NEVER_BETTER,
         "recipe": "`ssi reproduce` trains as the papers do",
@@ -98,13 +106,32 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
         "trained for new documents",
     },
+    "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
+    "search": {
+        "deadline_ms": "after five seconds, the engine's own order is shown",
+        "keep_top": OWN_TOP,
+        "neighbours": N_ADDED,
+    },
     "serve": {
+        **PLAIN_OPTIONS,
+        "poll_s": "it polls every five seconds; SIGHUP and POST /admin/reload make it poll at once",
+        "max_waiting": "64 requests wait; further ones are answered with 503",
+        "max_body_mb": "bodies with documents or several searches have up to 8 MB",
+        "max_search_kb": "bodies of one search, or of events, have up to 64 KB",
+        "salt": "a session always belongs to the same share of sessions",
+        "keep_top": OWN_TOP,
+        "neighbours": N_ADDED,
         "threads": "searches wait for the engine without threads; --at-once limits their number",
         "fixed_body": "POST /search takes only the bodies of --body and --named-body, by name",
         "no_verify": "files are never copied: replace the folders of model and store by renaming",
         "engine_reasons": "a request that the engine refuses gets the engine's own answer",
     },
     "retrain": {
+        **PLAIN_OPTIONS,
+        "strategy": "the last clicked document is preferred over those skipped above it; `ssi clicks pairs` has other "
+        "strategies",
+        "newest": "the newest fifth of the log is for the gate",
+        "min_people": "the gate needs 30 people in the newest part of the log",
         "rate": SEARCHED,
         "epochs": EPOCHS,
         **dict.fromkeys(("from_index", "queries_index", "events_index"), IMPORTED_FIRST),

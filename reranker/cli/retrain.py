@@ -13,12 +13,10 @@ import click
 from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.cli.expert import ExpertCommand
 from reranker.cli.pair_options import read_propensities
-from reranker.clicks.pairs import PairConfig
 from reranker.config import milliseconds
 from reranker.errors import ConfigError
-from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
+from reranker.retrain.settings import GateConfig, RetrainSettings
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -89,29 +87,13 @@ _retrain_options = common.all_of(
         "queries that several people asked.",
     ),
     click.option(
-        "--strategy", metavar="NAME", help="How clicks become preference pairs, see `ssi clicks pairs --help`."
-    ),
-    click.option(
         "--propensities",
         type=PATH,
         metavar="FILE",
         help="Result of `ssi clicks propensities`.  [default: estimated from the log]",
     ),
-    click.option(
-        "--newest",
-        default=str(Newest().share),
-        metavar="SHARE|DAYSd",
-        help="Newest part of the log, which is reserved for the gate: a share of the impressions, or days (3d).",
-    ),
     common.setting(
         GateConfig, "margin", help="Minimum gain in nDCG of the clicks, at the lower bound of its confidence interval."
-    ),
-    common.setting(
-        GateConfig,
-        "min_clusters",
-        "--min-people",
-        "min_people",
-        help="Minimum number of people (effective sample size) in the newest part.",
     ),
     common.body_option,
     common.setting(
@@ -137,7 +119,7 @@ _retrain_options = common.all_of(
 )
 
 
-@click.command("retrain", cls=ExpertCommand, epilog=_RETRAIN_EXAMPLES)
+@click.command("retrain", epilog=_RETRAIN_EXAMPLES)
 @_retrain_options
 def retrain(**options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.
@@ -207,7 +189,6 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
 
     if bool(options["qrels"]) != bool(options["query_file"]):
         raise ConfigError("--qrels holds query ids and --query-file their texts: give both, or neither")
-    strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
     same = (
         "models",
         "base",
@@ -219,9 +200,7 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     )
     return RetrainSettings(
         train=TrainConfig(seed=options["seed"]),
-        pairs=PairConfig(**strategy),
-        gate=GateConfig(options["margin"], min_clusters=options["min_people"]),
-        newest=Newest.parse(options["newest"]),
+        gate=GateConfig(options["margin"]),
         since=milliseconds("since", options["since"]),
         propensities=read_propensities(options["propensities"]),
         body=read_body(options["body_path"]) if options["body_path"] else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.markup import escape
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 TITLE_LENGTH = 60
+DEADLINE_MS: Final = 5000.0
+"""Timeout, after which the engine's own order is shown: a search by hand may take longer than one of the service."""
 
 
 @click.command(
@@ -53,7 +55,6 @@ A body is your own search body, with {{query}} in the place of the query text:
     help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts, which need "
     "not contain the query's words.",
 )
-@common.neighbours_option
 @common.mode_option
 @common.boost_option
 @common.read_store_option
@@ -63,20 +64,13 @@ A body is your own search body, with {{query}} in the place of the query text:
     "--from", "first", type=click.IntRange(0), help="Number of hits to skip.  [default: the body's from, or 0]"
 )
 @common.alpha_option
-@common.keep_top_option
-@click.option(
-    "--deadline-ms",
-    type=click.FloatRange(0, min_open=True),
-    default=5000,
-    help="Timeout. After it, the engine's own order is shown.",
-)
 @click.option("--explain", is_flag=True, help="Show the pairs of words that contribute to each score.")
 @common.json_option
 def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> None:
     """Search for QUERY and rerank the engine's hits with the model.
 
     Hits are sorted by score, and hits with equal scores by the engine's own rank. Hits after the window keep the
-    engine's order.
+    engine's order. After five seconds, the engine's own order is shown.
     """
     from reranker.models.model_folder import load_model
     from reranker.rerank.search import open_reranker, read_body
@@ -91,7 +85,7 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
         options["model_path"],
         route=options["route"],
         store_path=options["store_path"],
-        settings=RerankSettings(**common.stated(RerankSettings, options)),
+        settings=RerankSettings(deadline_ms=DEADLINE_MS, **common.stated(RerankSettings, options)),
         body=body,
     )
     page = reranker.search(query, body, size=options["size"], from_=options["first"], explain=explain)

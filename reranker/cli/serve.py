@@ -12,11 +12,9 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
-from reranker.cli.expert import ExpertCommand
-from reranker.config import default_of
 from reranker.errors import ConfigError
 from reranker.rerank.settings import RerankSettings
-from reranker.service.settings import FORWARDS, MIB, Limits, ServiceSettings, is_loopback
+from reranker.service.settings import FORWARDS, Limits, ServiceSettings, is_loopback
 
 if TYPE_CHECKING:
     from reranker.engines.protocol import Engine
@@ -37,7 +35,6 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
 
 @click.command(
     "serve",
-    cls=ExpertCommand,
     epilog="""\b
 Examples:
   ssi serve --engine tantivy:./index --index docs --model model/
@@ -72,7 +69,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     type=common.RETRIEVE,
     help="Candidates: only the engine's own hits, or also the documents with the largest sums of impacts.",
 )
-@common.neighbours_option
 @common.mode_option
 @common.boost_option
 @common.read_store_option
@@ -126,7 +122,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
 @common.setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
 )
-@common.keep_top_option
 @common.setting(
     RerankSettings,
     "deadline_ms",
@@ -143,13 +138,6 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     metavar="PERCENT",
     help="Percentage of sessions whose first result page is shuffled. Their clicks measure how often each rank is "
     "examined.",
-)
-@common.setting(
-    ServiceSettings,
-    "salt",
-    show_default=False,
-    metavar="TEXT",
-    help="Salt of the hash that assigns sessions to --percent and --explore. Another salt selects other sessions.",
 )
 @click.option(
     "--interleave",
@@ -189,29 +177,13 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
 )
 @common.setting(ServiceSettings, "tls_cert", type=FILE, help="TLS certificate chain (PEM).")
 @common.setting(ServiceSettings, "tls_key", type=FILE, help="Private key of the certificate (PEM).")
-@common.setting(ServiceSettings, "poll_s", help="Seconds between two polls for a new live version.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
     help="Number of service processes that share the port.",
 )
-@common.setting(Limits, "at_once", help="Number of requests that a process handles at the same time.")
-@common.setting(
-    Limits, "max_waiting", help="Number of requests that may wait in the queue. Further requests are answered with 503."
-)
-@click.option(
-    "--max-body-mb",
-    type=click.FloatRange(0, 1024, min_open=True),
-    default=default_of(Limits, "max_body_bytes") // MIB,
-    help="Maximum size of a request body with documents (the rerank APIs) or with several searches.",
-)
-@click.option(
-    "--max-search-kb",
-    type=click.FloatRange(0, 1024**2, min_open=True),
-    default=default_of(Limits, "max_search_bytes") // 1024,
-    help="Maximum size of any other request body: one search, events.",
-)
+@common.setting(Limits, "at_once", help="Number of requests that a process handles at the same time. 64 more wait.")
 @common.setting(
     ServiceSettings,
     "events_per_second",
@@ -322,19 +294,12 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
             f"{wrong[0]!r} is not NAME=VALUE, as in --named-body blog=blog.json or --page title=name"
         )
     facts = [value for name, value in page if name == "facts"]
-    max_body = int(options["max_body_mb"] * MIB)
-    limits = Limits(
-        max_body_bytes=max_body,
-        max_search_bytes=int(options["max_search_kb"] * 1024),
-        max_buffered_bytes=4 * max(max_body, MIB),
-        **common.stated(Limits, options),
-    )
     return ServiceSettings(
         rerank=RerankSettings(**common.stated(RerankSettings, options)),
         body=None if options["body_path"] is None else read_body(options["body_path"], as_template=True),
         page={**dict(page), **({"facts": facts} if facts else {})},
         bodies={name: read_body(Path(path), as_template=True) for name, path in named},
         api_keys=options["keys_path"],
-        limits=limits,
+        limits=Limits(**common.stated(Limits, options)),
         **common.stated(ServiceSettings, options),
     )

@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from reranker.accounts import MAX_UNKNOWN
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
@@ -54,7 +53,7 @@ Examples:
 """
 
 
-@click.command("train", cls=ExpertCommand, epilog=EXAMPLES)
+@click.command("train", epilog=EXAMPLES)
 @click.option(
     "--docs", type=PATH, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]"
 )
@@ -89,13 +88,7 @@ Examples:
 @click.option(
     "--index",
     metavar="NAME",
-    help="Read the documents of this index, if --docs is not given, and compare its own order with the model.",
-)
-@click.option(
-    "--body",
-    "body_path",
-    type=common.FILE,
-    help="Search body (JSON) with {{query}} in it, for that comparison.  [default: BM25 over the model's text fields]",
+    help="Read the documents of this index, if --docs is not given, and compare its BM25 with the model.",
 )
 @click.option(
     "--vector-field",
@@ -145,8 +138,8 @@ def command(**options: Any) -> None:
     documents that were changed meanwhile are read in their new version. If documents were deleted meanwhile, everything
     is read again, so that the file always corresponds to one view.
 
-    With --index and judged queries, the engine's own order by --body is compared with the model on the held-out
-    queries.
+    With --index and judged queries, the engine's order by BM25 over the model's text fields is compared with the model
+    on the held-out queries.
     """
     from reranker.files import write_file
     from reranker.formats import RejectLog
@@ -160,7 +153,7 @@ def command(**options: Any) -> None:
     share_arenas(1)
     config = TrainConfig(**common.stated(TrainConfig, options))
     _check_combination(options)
-    kind, body = _kind(options), _own_body(options)
+    kind = _kind(options)
     with RejectLog(options["rejects"]) as rejects:
         if kind is None:
             _train_unlabelled(options, config, rejects)
@@ -194,7 +187,7 @@ def command(**options: Any) -> None:
         save_model(model, path)
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
-        compared = _own_search(options["index"], body, engine, model, report)
+        compared = _own_search(options["index"], engine, model, report)
         _show(model, report, path, rejects, options["as_json"], compared)
         if engine is not None and options["index"] and not options["as_json"]:
             # click instead of rich, because a command for copying must not be wrapped.
@@ -288,8 +281,6 @@ def _check_combination(options: dict[str, Any]) -> None:
     if options["encoder_path"] and not (options["vector_field"] or options["warm_start"]):
         raise ConfigError("--encoder needs vectors of documents: give --vector-field, or leave --encoder out")
     source_of = click.get_current_context().get_parameter_source
-    if source_of("body_path") is ParameterSource.COMMANDLINE and not (options["index"] and options["qrels"]):
-        raise ConfigError("--body is compared on judged queries of an index: give --index and --qrels, or leave it out")
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
@@ -355,34 +346,21 @@ def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) 
         click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
 
 
-def _own_body(options: dict[str, Any]) -> Mapping[str, Any] | None:
-    """Return the search body of ``--body``, which is checked before the training; None if there is none."""
-    from reranker.engines.bodies import fill_template
-    from reranker.rerank.search import read_body
-
-    if not options["body_path"]:
-        return None
-    body = read_body(options["body_path"])
-    fill_template(body, "")
-    return body
-
-
 def _own_search(
     index: str | None,
-    body: Mapping[str, Any] | None,
     engine: Engine | None,
     model: RankingModel,
     report: TrainingReport,
 ) -> OwnSearch | None:
-    """Return the comparison with the engine's own order; None without an index, or if the engine cannot search."""
+    """Return the comparison with BM25 in the engine; None without an index, or if the engine cannot search."""
     from reranker.training.own_search import own_search
 
     if engine is None or not index:
         return None
     try:
-        return own_search(engine, index, body, model, report)
+        return own_search(engine, index, model, report)
     except EngineError as error:
-        common.warn(f"the engine's own order was not compared with the model: {error}")
+        common.warn(f"BM25 in the engine was not compared with the model: {error}")
         return None
 
 

@@ -146,17 +146,14 @@ def _pinned(node: Any) -> set[str]:
     return ids
 
 
-def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
+def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any]) -> Bool:
     """Return which hits must not move, (n,) bool.
 
-    These are the documents of a ``pinned`` query, any hit with a pinned query's score (also if a rule of the engine
-    applied it), and the first ``keep_top`` hits, for teams that put their own hits on top.
+    These are the documents of a ``pinned`` query, and any hit with a pinned query's score (also if a rule of the engine
+    applied it).
     """
     pinned = pinned_ids(body)
-    kept = [
-        place < keep_top or hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE)
-        for place, hit in enumerate(hits)
-    ]
+    kept = [hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE) for hit in hits]
     return np.array(kept, dtype=bool)
 
 

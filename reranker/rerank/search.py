@@ -125,17 +125,21 @@ MIN_ANSWER_SECONDS: Final = 0.05
 """Minimum timeout for the engine's own answer, even if it ends after the deadline: without it there is no page."""
 
 
+N_BY_IMPACTS: Final = 100
+"""Number of documents that a first stage by impacts retrieves."""
+
+
 @dataclass(slots=True)
 class ImpactDocuments:
     """A first stage by impacts, which also finds documents that share no word with the query.
 
-    It retrieves the ``k`` documents with the largest sums of impacts that satisfy the filters of the team's body.
+    It retrieves the `N_BY_IMPACTS` documents with the largest sums of impacts that satisfy the filters of the team's
+    body.
     """
 
     engine: Engine
     index: str
     model: RankingModel
-    k: int
     _impacts: ServedImpacts | None = field(init=False, default=None)
 
     def impacts(self) -> ServedImpacts:
@@ -177,7 +181,7 @@ class ImpactDocuments:
         conditions = conditions_of(request.body)
         clause: dict[str, Any] = {"must": [self.impacts().clause(request.asked)]}
         clause |= {"filter": [conditions]} if conditions else {}
-        body = {"query": {"bool": clause}, "size": self.k, "_source": False, "track_total_hits": False}
+        body = {"query": {"bool": clause}, "size": N_BY_IMPACTS, "_source": False, "track_total_hits": False}
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits)
@@ -279,11 +283,11 @@ class Reranker:
         self._candidates = Candidates(engine, index, route_of(route, model, store))
         self._added: AddedCandidates | None = None
         if model is not None and self.settings.retrieve == "impacts":
-            by_impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
+            by_impacts = ImpactDocuments(engine, index, model)
             self._added = AddedCandidates(engine, index, by_impacts)
         self._impacts: ImpactDocuments | None = None
         if model is not None and route == "impacts":
-            self._impacts = ImpactDocuments(engine, index, model, self.settings.neighbours)
+            self._impacts = ImpactDocuments(engine, index, model)
 
     def check(self, body: Mapping[str, Any] | None = None) -> None:
         """Raise errors that would affect every search with ``body``, so that callers know before the first search.
@@ -393,7 +397,7 @@ class Reranker:
         )
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
-        return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
+        return scored, encoded, kept_in_place(scored.hits, request.body)
 
     def probability(self, body: Mapping[str, Any] | None = None) -> Probability | None:
         """Return the probability of relevance by f, fitted to candidates of ``body``; None if not fitted."""
@@ -606,7 +610,7 @@ class Reranker:
 
     def _ordered(self, request: Request, query: EncodedQuery, window: Window) -> Scored:
         """Return the window in final order."""
-        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
+        kept = kept_in_place(window.hits, request.body)
         signals = added(request.alpha.signals, window.hits)
         scores = blend(window.model, window.lexical, request.alpha.value, query.scale, signals)
         return Scored(window, query, request.alpha, scores, kept, final_order(scores, kept))

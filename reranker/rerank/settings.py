@@ -27,10 +27,8 @@ class RerankSettings:
         "window": "[1, 10000]",
         "deadline_ms": "(0, inf)",
         "max_unscored": "[0, 1]",
-        "keep_top": "[0, inf)",
         "alpha": "[0, 1]",
         "one_request_bytes": "[0, inf)",
-        "neighbours": "[1, 10000]",
         "boost": "(0, inf)",
     }
     """Allowed range of each field, see `reranker.config.check_ranges`."""
@@ -42,8 +40,6 @@ class RerankSettings:
     max_unscored: float = 0.2
     """Maximum share of candidates, 0 to 1, with neither a vector nor a text. Above it, the page falls back to the
     engine's order."""
-    keep_top: int = 0
-    """Number of top hits of the engine that never move, for teams that put their own hits on top."""
     alpha: float | None = None
     """Weight of the model, 0 to 1; None: the calibrated weight."""
     one_request_bytes: int = 512 * 1024
@@ -52,10 +48,8 @@ class RerankSettings:
     costs more than these bytes (see benchmarks/bench_search.py), unless the engine runs in this process and the route
     needs no field. 0: always make two requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'impacts'}: First stage. ``impacts`` adds the ``neighbours`` documents with the largest sums of impacts
-    to the hits of the body."""
-    neighbours: int = 100
-    """Number of documents that ``impacts`` retrieves."""
+    """{'bm25', 'impacts'}: First stage. ``impacts`` adds the 100 documents with the largest sums of impacts to the
+    hits of the body."""
     mode: ImpactMode = IMPACT_MODES[0]
     """{'find', 'reorder'}: Route *impacts*. ``find``: documents that only the impacts find are hits too; ``reorder``:
     the hits stay those of the body."""

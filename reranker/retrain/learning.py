@@ -20,7 +20,7 @@ import numpy as np
 from reranker.accounts import InputAccount, account_of_ids, summed
 from reranker.arrays import Int64
 from reranker.clicks.doctor import Finding, examine
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import (
     ImpressionTable,
     LogFiles,
@@ -41,7 +41,7 @@ from reranker.progress import Say
 from reranker.records import Pair, is_relevant
 from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_live, shown_lists
 from reranker.retrain.served_ranks import weighing
-from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
+from reranker.retrain.settings import GateConfig, RetrainSettings
 from reranker.tables import at_least_one, read_judgements, read_links, read_queries
 from reranker.text.query_keys import query_key
 from reranker.training import (
@@ -71,13 +71,14 @@ MARK = "retrain"
 """Key in a model's training record that marks it as the result of a retraining and describes its data."""
 
 
-def cutoff_of(times: Int64, newest: Newest) -> int:
+def cutoff_of(times: Int64, newest: float) -> int:
     """Return the start of the newest slice in milliseconds. Earlier impressions are used for training.
 
     Impressions of the same moment stay together, so the slice may be larger than its share. Impressions without a time
     cannot be ordered and are used for training.
 
-    ``times`` are the times of the dated impressions in milliseconds, (n,) int64, in any order.
+    ``times`` are the times of the dated impressions in milliseconds, (n,) int64, in any order, and ``newest`` is the
+    share of them that the slice has.
 
     Raises `NothingToLearn` if no impression has a time, or none is older than the slice.
     """
@@ -87,14 +88,11 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
             "whose queries have a timestamp"
         )
     ordered = np.sort(times)
-    if newest.days is not None:
-        cutoff = int(ordered[-1]) - round(newest.days * DAY_MS) + 1
-    else:
-        cutoff = int(ordered[len(ordered) - max(1, math.ceil(newest.share * len(ordered)))])
+    cutoff = int(ordered[len(ordered) - max(1, math.ceil(newest * len(ordered)))])
     if cutoff <= ordered[0]:
         raise NothingToLearn(
             f"all {len(times):,} dated impressions are in the newest slice, so nothing is left for training: "
-            "give a smaller --newest, or a log of a longer period"
+            "give a log of a longer period"
         )
     return cutoff
 
@@ -226,7 +224,7 @@ def _read_history(log: LogFiles, table: ImpressionTable, settings: RetrainSettin
     if not history.pairs:
         raise NothingToLearn(
             f"strategy {config.strategy!r} finds no preference in {history.learned:,} impressions with a click: give "
-            "a longer log, or another --strategy"
+            "a longer log"
         )
     say(f"{len(history.pairs):,} preferences from {history.learned:,} impressions with a click")
     learned = {pair.query for pair in history.pairs}
@@ -333,7 +331,7 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
     """Store the newest lists with a click."""
     history.newest = _with_click(lists, n, MAX_JUDGED, settings.train.seed)
     if not history.newest:
-        raise NothingToLearn("the newest slice has no click for evaluating a new model: give a larger --newest")
+        raise NothingToLearn("the newest slice has no click for evaluating a new model: give a longer log")
 
 
 def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig) -> tuple[str, ...]:

@@ -391,7 +391,7 @@ class ServingScores:
         for pool in self.pools.values():
             pool.add((hit.id, hit.source) for hit in once)
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in once], dtype=np.float64)
-        kept = kept_in_place(once, fill_template(self.template, query), 0)
+        kept = kept_in_place(once, fill_template(self.template, query))
         signals = np.array([added(served.signals, once) for served in self.models])
         return tuple(hit.id for hit in once), lexical, kept, signals
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,44 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from reranker.clicks.pairs import PairConfig
 from reranker.config import DEFAULT_ROUTE, check_ranges, default_of
-from reranker.errors import ConfigError
 from reranker.rerank.settings import RerankSettings
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.clicks.propensities import Propensities
-
-_DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """Size of the newest slice: a share of the dated impressions, or a number of days before the last one.
-
-    Raises `ConfigError` if the share is not between 0 and 1, or the days are not positive.
-    """
-
-    share: float = 0.2
-    days: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.days is not None and not 0 < self.days < math.inf:
-            raise ConfigError(f"the newest slice is {self.days:g} days long: it must be longer than 0")
-        if self.days is None and not 0 < self.share < 1:
-            raise ConfigError(f"the newest slice is {self.share:g} of the log: the share must be between 0 and 1")
-
-    @classmethod
-    def parse(cls, text: str) -> Newest:
-        """Return the slice written as ``0.2`` (a fifth of the impressions) or ``3d`` (three days)."""
-        days = _DAYS.fullmatch(text.strip())
-        if days:
-            return cls(days=float(days[1]))
-        try:
-            return cls(share=float(text))
-        except ValueError as error:
-            raise ConfigError(
-                f"the newest slice {text!r} is invalid: write a share such as 0.2, or days such as 3d"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +59,7 @@ class RetrainSettings:
     RANGES: ClassVar[Mapping[str, str]] = {
         "window": RerankSettings.RANGES["window"],
         "max_docs_per_s": "(0, inf)",
+        "newest": "(0, 1)",
     }
 
     models: Path
@@ -104,8 +70,8 @@ class RetrainSettings:
     train: TrainConfig = field(default_factory=TrainConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
-    newest: Newest = field(default_factory=Newest)
-    """Size of the slice that is kept for the gate."""
+    newest: float = 0.2
+    """Share of the dated impressions, the newest ones, that is kept for the gate."""
     since: int | None = None
     """Start of the used part of the log, in milliseconds since 1970; None: everything."""
     propensities: Propensities | None = None
@@ -132,10 +98,9 @@ class RetrainSettings:
 
     def shown(self) -> dict[str, Any]:
         """Return the settings as shown in the report."""
-        newest = f"{self.newest.days:g} days" if self.newest.days is not None else f"{self.newest.share:.0%}"
         return {
             "strategy": self.pairs.strategy,
-            "newest slice": newest,
+            "newest slice": f"{self.newest:.0%}",
             "margin": self.gate.margin,
             "confidence": self.gate.confidence,
             "query side only": "yes" if self.query_side_only else "no",

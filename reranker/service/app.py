@@ -280,8 +280,7 @@ def _attributes_of(scope: Scope) -> Attributes:
 def _too_large(most: int) -> ServiceError:
     return ServiceError(
         413,
-        f"the body is larger than the {most} bytes that this route accepts: send less, or raise --max-search-kb "
-        "(routes with documents or several searches: --max-body-mb)",
+        f"the body is larger than the {most} bytes that this route accepts: send less, or several requests",
     )
 
 

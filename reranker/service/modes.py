@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import structs
@@ -162,14 +162,18 @@ def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) 
         return "rerank"
     if settings.shadow:
         return "shadow"
-    if not in_share(call.session_id or query_key(call.query), settings.percent, settings.salt):
+    if not in_share(call.session_id or query_key(call.query), settings.percent):
         return "control"
-    if call.session_id and in_share(call.session_id, settings.explore, f"{settings.salt}\nexplore"):
+    if call.session_id and in_share(call.session_id, settings.explore, EXPLORE_SALT):
         return "explore"
     return INTERLEAVE if INTERLEAVE in modes else "rerank"
 
 
-def in_share(session: str, percent: float, salt: str) -> bool:
+EXPLORE_SALT: Final = "\nexplore"
+"""Salt by which sessions are drawn for shuffled pages, so that they are others than those of ``percent``."""
+
+
+def in_share(session: str, percent: float, salt: str = "") -> bool:
     """Return whether a session belongs to the ``percent`` share of sessions; deterministic for each session."""
     digest = hashlib.blake2b(f"{salt}\n{session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < percent / 100.0 * 2.0**64

@@ -316,7 +316,7 @@ async def events(
     """Queue events for writing.
 
     202 if they are queued, 503 if the sink is full or the service has none, 429 if an address or a session sends more
-    events than `ssi serve --events-per-second` allows. In case of an error none of the events is queued.
+    events than the service accepts per second. In case of an error none of the events is queued.
     """
     if state.sink is None:
         raise ServiceError(503, "this service does not log events: start it with --sink", kind="no_sink")
@@ -325,7 +325,7 @@ async def events(
     wait_s = state.event_rates.wait_s(address, sessions)
     if wait_s > 0:
         state.refuse("too_many_events")
-        message = "too many events from one address or session (--events-per-second); none was queued"
+        message = "too many events from one address or session; none was queued"
         raise ServiceError(429, message, kind="too_many_events", retry_after_s=wait_s)
     context.notes |= {"events": len(wanted.events)}
     if not state.sink.events([event_row(event, state.settings.application) for event in wanted.events]):

@@ -102,8 +102,6 @@ class ServiceSettings:
     """Percentage of sessions whose searches are reranked, 0 to 100. The other sessions are the control group."""
     explore: float = 0
     """Percentage of sessions whose first pages are shuffled, 0 to 100."""
-    salt: str = ""
-    """Seed of the assignment of sessions to groups; another value draws other sessions."""
     application: str = "ssi"
     """``application`` of logged rows."""
     events_per_second: float = 200

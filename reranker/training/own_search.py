@@ -1,4 +1,4 @@
-"""The model of a training compared with the search that a team has: one number on the same held-out queries."""
+"""The model of a training compared with BM25 in the engine: one number on the same held-out queries."""
 
 from __future__ import annotations
 
@@ -27,38 +27,33 @@ class OwnSearch(NamedTuple):
     n_queries: int
     engine: float
     model: float
-    by_default: bool
-    """Whether the body is the default one, because no search body was given."""
 
     def sentence(self) -> str:
         """Return the comparison in one sentence."""
-        whose = "BM25 over the model's text fields" if self.by_default else "your search body"
         return (
-            f"{whose} in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the model {self.model:.4f}, "
-            f"on {self.n_queries:,} held-out queries and the same documents"
+            f"BM25 over the model's text fields in the engine has MAP {self.engine:.4f} (first {DEPTH:,} hits), the "
+            f"model {self.model:.4f}, on {self.n_queries:,} held-out queries and the same documents"
         )
 
 
-def own_search(
-    engine: Engine, index: str, body: Mapping[str, Any] | None, model: RankingModel, report: TrainingReport
-) -> OwnSearch | None:
+def own_search(engine: Engine, index: str, model: RankingModel, report: TrainingReport) -> OwnSearch | None:
     """Return the comparison on the queries that chose the form of the model, and on the documents ranked for them.
 
-    None if the queries are pages, which are too long to search for. Raises `EngineError` if the engine does not answer
-    or refuses the body.
+    The engine searches the model's text fields by BM25. None if the queries are pages, which are too long to search
+    for. Raises `EngineError` if the engine does not answer or refuses the body.
     """
     valid, train, form = report.evidence.valid, report.evidence.train, report.form
     if train.texts is None or valid.texts is None:
         return None
     texts = {**train.texts, **valid.texts}
-    template = default_template(model.encoder.view) if body is None else body
+    template = default_template(model.encoder.view)
     values: list[float] = []
     for task in form.tasks:
         values += _values(
             engine, index, template, texts, task, MAX_QUERIES - len(values), judged_only=valid.judged_only
         )
     n, of_model = len(values), form.values[form.form]
-    return OwnSearch(n, float(np.mean(values)), float(np.mean(of_model[:n])), by_default=body is None)
+    return OwnSearch(n, float(np.mean(values)), float(np.mean(of_model[:n])))
 
 
 def _values(

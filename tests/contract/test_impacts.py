@@ -554,7 +554,7 @@ def test_impacts_as_a_first_stage_add_what_the_words_do_not_find(engine: Engine,
     sync(Target(engine, name, model, routes=("fetch", "impacts")))
     engine.refresh(name)
     body = {"query": {"bool": {"must": {"match": {"text": "{{query}}"}}, "filter": {"term": {"tag": "x"}}}}, "size": 40}
-    exact = reranker_of(engine, name, model, "fetch", retrieve="impacts", neighbours=40, alpha=1.0, window=100)
+    exact = reranker_of(engine, name, model, "fetch", retrieve="impacts", alpha=1.0, window=100)
     exact.check(body)
     page = exact.search("word25", body)
     assert page.reranked

@@ -22,7 +22,6 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from filelock import FileLock
 
 from reranker.cli.common import option_key, options_of
-from reranker.cli.expert import ExpertCommand
 from reranker.cli.main import main
 from tests.engines.assembly import cache_folder
 from tests.engines.policy import do_without
@@ -43,7 +42,7 @@ COMMANDS: Final = {"serve": "serve", "sync": "sync", "import": "clicks import", 
 OF_THE_CHART: Final = {
     "serve": {
         *("engine", "index", "model", "models", "body", "named_body", "host", "port", "api_keys", "without_keys"),
-        *("new_key", "set", "help_expert"),
+        "new_key",
         # Files and folders that the chart does not mount, and TLS, which ends at the Ingress.
         *("store", "golden", "tls_cert", "tls_key"),
         # Probes and Prometheus request a pod by its address.
@@ -52,7 +51,7 @@ OF_THE_CHART: Final = {
     "sync": {"engine", "index", "model", "write_store", "rejects", "dry_run", "follow", "interval"},
     "import": {"engine", "log", "format", "until", "key", "rejects"},
     "retrain": {
-        *("engine", "index", "clicks", "models", "warm_start", "report", "body", "set", "help_expert", "dry_run"),
+        *("engine", "index", "clicks", "models", "warm_start", "report", "body", "dry_run"),
         *("links", "qrels", "query_file", "propensities", "write_store", "allow_partial"),
     },
 }
@@ -82,8 +81,7 @@ def command_of(name: str) -> click.Command:
 
 def options_by_key(command: click.Command) -> dict[str, click.Option]:
     """Return the options of a command by their keys in the configuration file, without former names."""
-    expert = command.expert_options if isinstance(command, ExpertCommand) else {}
-    return {option_key(one): one for one in options_of(command) if not one.hidden or option_key(one) in expert}
+    return {option_key(one): one for one in options_of(command) if not one.hidden}
 
 
 def schema_of_option(option: click.Option) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 import click
 
 from reranker.cli import common
-from reranker.cli.expert import ExpertCommand
 from reranker.cli.main import COMMANDS, main
 
 
@@ -48,13 +47,6 @@ def _sections(name: str, command: click.Command, parent: click.Context) -> Itera
         options = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
         rows = ((f"`{_spelling(option)}`", option.help or "", _default(option)) for option in options)
         yield from _table(("option", "meaning", "default"), rows)
-    if isinstance(command, ExpertCommand):
-        yield from ("", "Expert settings, given by `--set KEY=VALUE`:", "")
-        settings = command.expert_options.items()
-        yield from _table(
-            ("key", "meaning", "default"),
-            ((f"`{key}`", option.help or "", _default(option)) for key, option in settings),
-        )
     examples = inspect.cleandoc((command.epilog or "").replace("\b", "")).strip()
     yield from ("", "```text", *examples.splitlines(), "```")
     for part, member in inner.items():

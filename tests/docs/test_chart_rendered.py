@@ -41,7 +41,7 @@ EVERYTHING: dict[str, Any] = {
         "serve": {"route": "impacts", "window": 100, "deadline_ms": 1e3, "page": ["title=name", "facts=brand"]},
         "sync": {"routes": ["fetch", "impacts"], "max_docs_per_second": 0.5, "updated_field": 'a "quoted" field'},
         "import": {"since": "2026-11-01", "queries_index": "logged_queries"},
-        "retrain": {"window": 100, "query_side_only": True, "newest": "3d", "margin": 0.01},
+        "retrain": {"window": 100, "query_side_only": True, "margin": 0.01},
         "engine": {"read_timeout_s": 30, "verify": True},
     },
     "extraEnv": [{"name": "SSI_ENGINE_CONNECT_TIMEOUT", "value": "3"}],

@@ -32,8 +32,10 @@ from tests.served import Served, model_of
 
 QUERIES = [f"word{a} word{b}" for a in range(12) for b in (3, 11, 29)]
 SWAP_SETTINGS = RerankSettings(window=30, deadline_ms=None)
-SWAP_OPTIONS = ("--window", "30", "--poll-s", "0.1", "--deadline-ms", "20000")
+SWAP_OPTIONS = ("--window", "30", "--deadline-ms", "20000")
 """Of the service whose versions are swapped: many small searches, none of which is given up."""
+SWAP_POLLS = {"poll_s": 0.1}
+"""Settings of the same service that are no options."""
 PATIENCE_S = 20.0
 """Seconds that a version may take from its promotion until it answers or is refused."""
 HEAD = f"POST /search HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n".encode()

@@ -34,17 +34,29 @@ class ServiceProcess:
         Seconds to wait for ``/ready``.
     tls : Path or None
         Certificate to trust; None speaks plain HTTP.
+    settings : mapping or None
+        Fields of `ServiceSettings` that are no options, such as ``poll_s``.
     """
 
-    def __init__(self, *options: str, ready_s: float = 60.0, tls: Path | None = None) -> None:
+    def __init__(
+        self,
+        *options: str,
+        ready_s: float = 60.0,
+        tls: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tls = tls
+        self._settings = settings
         self.port = free_port()
         self.options, self._ready_s = options, ready_s
         self._file = tempfile.NamedTemporaryFile(prefix="ssi-service-", suffix=".log", delete=False)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "reranker", "serve"]
+        module = ["reranker"]
+        if self._settings is not None:
+            module = ["tests.live.serving_child", json.dumps(self._settings)]
+        command = [sys.executable, "-m", *module, "serve"]
         self._process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
             cwd=ROOT,

@@ -14,7 +14,7 @@ import statistics
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,9 @@ class Site:
         """Name of the served index."""
         return self.served.index
 
-    def service(self, *options: str) -> ServiceProcess:
+    def service(self, *options: str, settings: Mapping[str, Any] | None = None) -> ServiceProcess:
         """Return a service, to be started."""
-        return ServiceProcess(*self.options, "--log-level", "error", *options)
+        return ServiceProcess(*self.options, "--log-level", "error", *options, settings=settings)
 
 
 def site_over(engine: Engine, folder: Path, n: int = 1500) -> Site:
@@ -567,7 +567,8 @@ def test_other_sites_are_refused_by_a_service_without_keys(proxy: ServiceProcess
 
 def test_more_events_than_allowed_are_refused_and_counted(site: Site, tmp_path: Path) -> None:
     event = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d1"}}}
-    with site.service("--sink", str(tmp_path / "sink.ndjson"), "--events-per-second", "10") as service:
+    slow = {"events_per_second": 10}
+    with site.service("--sink", str(tmp_path / "sink.ndjson"), settings=slow) as service:
         seen = [answer_with_headers(service, "/events", as_json({"events": [event] * 50})) for _ in range(20)]
         refused = [(headers, content) for status, headers, content in seen if status == 429]
         assert {status for status, *_ in seen} == {202, 429} and len(refused) >= 10

@@ -219,8 +219,8 @@ def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> Non
     promote(cluster.engine, PAGES, first.model_id)
     replies: list[tuple[float, int, Reply]] = []
     options = ["--engine", cluster.engine.spec, "--index", PAGES, "--models", str(cluster.folder / "models")]
-    options += ["--window", str(WINDOW), "--log-level", "warning", "--poll-s", "0.5", "--deadline-ms", "2000"]
-    with ServiceProcess(*options) as service:
+    options += ["--window", str(WINDOW), "--log-level", "warning", "--deadline-ms", "2000"]
+    with ServiceProcess(*options, settings={"poll_s": 0.5}) as service:
         started = time.perf_counter()
 
         def trouble() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from reranker.cli import search
 from reranker.cli.main import main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine, requests_of
@@ -176,7 +177,7 @@ def fill_site(path: Path, admin: Engine) -> None:
 RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log"]
 WITHOUT_INDEX = ("clicks", "interleave")
 READING = {
-    "search": ["search", "word1 word2", "--model", "model", "--deadline-ms", "60000"],
+    "search": ["search", "word1 word2", "--model", "model"],
     "revectorize --dry-run": ["revectorize", "--model", "next", "--dry-run"],
     "versions": ["versions"],
     "drift": ["drift", "--model", "model"],
@@ -232,7 +233,9 @@ def commands_of(spec: str, site: Path, authority: Path) -> Callable[..., Result]
         common = ["--engine", spec]
         if "--index" not in words and words[0] not in WITHOUT_INDEX:
             common += ["--index", "shop"]
-        result = CliRunner().invoke(main, [*words, *common], env=environ, catch_exceptions=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "DEADLINE_MS", 60_000.0)
+            result = CliRunner().invoke(main, [*words, *common], env=environ, catch_exceptions=False)
         assert password not in result.output
         return result
 

@@ -66,7 +66,7 @@ def served(
 
 
 def reranker_of(served: Served, route: Any = "fetch", **settings: Any) -> Reranker:
-    options = {"window": 20, "deadline_ms": None, "alpha": 0.7, "retrieve": "impacts", "neighbours": 40} | settings
+    options = {"window": 20, "deadline_ms": None, "alpha": 0.7, "retrieve": "impacts"} | settings
     store = served.store if route == "beside" else None
     return Reranker(
         served.engine, served.index, served.model, route=route, store=store, settings=RerankSettings(**options)
@@ -174,7 +174,7 @@ def test_an_index_made_by_us_can_be_searched_by_impacts_and_rebuilt(engine: Engi
         build_index(engine, index, path, model, BuildOptions(("fetch",), load=load))
         report = build_index(engine, index, path, model, BuildOptions(("fetch", "impacts"), rebuild=True, load=load))
         assert engine.count(report.concrete) == 60
-        settings = RerankSettings(window=10, deadline_ms=None, retrieve="impacts", neighbours=20)
+        settings = RerankSettings(window=10, deadline_ms=None, retrieve="impacts")
         reranker = Reranker(engine, index, model, settings=settings)
         reranker.check()
         page = reranker.search(QUERY, BODY)

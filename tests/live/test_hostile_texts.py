@@ -149,8 +149,6 @@ def test_pages_of_the_service_show_hostile_texts_as_they_are(browser: Any, serve
         "docs",
         "--models",
         str(models),
-        "--poll-s",
-        "300",
         "--sink",
         str(tmp_path / "ubi.ndjson"),
         "--api-keys",
@@ -159,7 +157,7 @@ def test_pages_of_the_service_show_hostile_texts_as_they_are(browser: Any, serve
         "20000",
     )
     queries = [f"word3 {text}" for text in HOSTILE]
-    with ServiceProcess(*options) as service:
+    with ServiceProcess(*options, settings={"poll_s": 300}) as service:
         for visitor in range(6):
             for number, query in enumerate(queries):
                 # Few searches a session, or they count as a robot's.

@@ -57,10 +57,8 @@ def site(served: Served, tmp_path: Path) -> Iterator[tuple[ServiceProcess, str]]
         str(tmp_path / "keys"),
         "--deadline-ms",
         "20000",
-        "--poll-s",
-        "300",
     )
-    with ServiceProcess(*options, *more) as service:
+    with ServiceProcess(*options, *more, settings={"poll_s": 300}) as service:
         yield service, key
 
 

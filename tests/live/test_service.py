@@ -101,7 +101,9 @@ def test_sigterm_ends_what_is_in_work_and_then_the_process(service: ServiceProce
 
 def test_swaps_under_load_fail_no_request_and_mix_no_versions(served: Served, models: Path) -> None:
     candidates = drivers.Candidates(served, models)
-    with ServiceProcess(*options(served, models), "--log-level", "warning", *drivers.SWAP_OPTIONS) as service:
+    with ServiceProcess(
+        *options(served, models), "--log-level", "warning", *drivers.SWAP_OPTIONS, settings=drivers.SWAP_POLLS
+    ) as service:
         found = drivers.hot_swaps(service, served, candidates, N_SWAPS, connections=8, pause_s=0.2)
         log = service.log
     assert found["finished"] and found["failed"] == 0 and found["wrong_answers"] == 0

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from tests.served import model_of, random_documents, serve
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 N_REPLACEMENTS = int(os.environ.get("SSI_REPLACEMENTS", "10"))
 N_CLIENTS = 3
+POLL_S = 0.05
+"""Seconds between two polls for what was replaced."""
 SWAP_S = 30.0
 """Seconds until the newest version must answer."""
 REQUEST = {"query": "word3 word11 word20", "size": 30}
@@ -66,8 +70,6 @@ class Source:
             str(served / "store"),
             "--deadline-ms",
             "20000",
-            "--poll-s",
-            "0.05",
         ]
 
     def replace(self, part: str, version: str, served: Path) -> None:
@@ -112,6 +114,27 @@ class Clients:
             thread.join()
 
 
+@contextmanager
+def polling(service: ServiceProcess, workers: int) -> Iterator[None]:
+    """Make all processes of a service poll every `POLL_S`, by SIGHUP, as soon as all are listening."""
+    end = time.monotonic() + SWAP_S
+    while service.log.count('"event": "listening"') < workers and time.monotonic() < end:
+        time.sleep(0.05)
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.wait(POLL_S):
+            service.process.send_signal(signal.SIGHUP)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def order_of(status: int, value: Any) -> tuple[Any, ...]:
     return (status, value.get("reranked"), value.get("model_id"), tuple(hit["id"] for hit in value.get("hits", ())))
 
@@ -154,18 +177,19 @@ def test_replacing_what_is_served_hurts_nobody(
     with ServiceProcess(*source.options(served), "--workers", str(workers)) as service:
         processes = [service.process, *(service.process.children() if workers > 1 else ())]
         clients = Clients(service)
-        for number in range(N_REPLACEMENTS):
-            # The same version again, then the other one, now the model and now the store.
-            version = "second" if number % 4 in (1, 2) else "first"
-            source.replace(("model", "store")[number % 2], version, served)
-            source.replace(("store", "model")[number % 2], version, served)
-            time.sleep(0.02 * (number % 10))
-        for part in ("model", "store"):
-            source.replace(part, "second", served)
-        end = time.monotonic() + SWAP_S
-        newest = 0
-        while newest < 20 * workers and time.monotonic() < end:
-            newest = newest + 1 if answered(service) == expected["second", "second"] else 0
+        with polling(service, workers):
+            for number in range(N_REPLACEMENTS):
+                # The same version again, then the other one, now the model and now the store.
+                version = "second" if number % 4 in (1, 2) else "first"
+                source.replace(("model", "store")[number % 2], version, served)
+                source.replace(("store", "model")[number % 2], version, served)
+                time.sleep(0.02 * (number % 10))
+            for part in ("model", "store"):
+                source.replace(part, "second", served)
+            end = time.monotonic() + SWAP_S
+            newest = 0
+            while newest < 20 * workers and time.monotonic() < end:
+                newest = newest + 1 if answered(service) == expected["second", "second"] else 0
         clients.end()
         counts = {f"answers_{'_'.join(of)}": clients.answers[answer] for of, answer in expected.items()}
         for name, count in {"replacements": N_REPLACEMENTS, "workers": workers, **counts}.items():

@@ -40,16 +40,11 @@ SETTINGS: dict[str, tuple[type, ...]] = {
 
 OTHER_NAMES = {
     "max_docs": "max_ops",
-    "min_people": "min_clusters",
     "rate_limit": "max_docs_per_s",
 }
 """Parameters of options that fields call otherwise."""
 
 OWN_DEFAULTS = {
-    ("search", "deadline_ms"): "one search by hand may take longer than a search of the service",
-    ("retrain", "strategy"): "no strategy given leaves the field of PairConfig as it is",
-    ("retrain", "newest"): "text, of which Newest is parsed",
-    ("clicks", "min_clusters"): "--min-people of `ssi clicks export` counts people for each document",
     ("retrain", "models"): "the folder of a site's models; Python callers name theirs",
 }
 """Options whose default is another one than the field's, and why."""

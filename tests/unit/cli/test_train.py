@@ -112,44 +112,23 @@ def test_the_command_that_compares_with_the_own_search_body_is_printed_for_an_in
     report_of(train(folder, model, "--links", "links.tsv", *QUICK, *of_index, "--json"))
 
 
-def test_the_own_search_body_is_compared_on_the_held_out_queries(folder: Path, tmp_path: Path) -> None:
+def test_bm25_in_the_engine_is_compared_on_the_held_out_queries(folder: Path, tmp_path: Path) -> None:
     spec = f"tantivy:{tmp_path / 'index'}"
     documents = {json.loads(line)["id"]: json.loads(line) for line in (folder / "docs.jsonl").read_text().splitlines()}
     with closing(open_engine(spec)) as engine:
         engine.create_index("shop", {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
         engine.bulk("shop", [WriteOp("index", name, source) for name, source in documents.items()])
         engine.refresh("shop")
-    body = {"query": {"match": {"text": "{{query}}"}}, "size": 3, "highlight": {"fields": {"text": {}}}}
-    (tmp_path / "body.json").write_text(json.dumps(body), encoding="utf-8")
     judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dim", "4")
-    of_index = ("--engine", spec, "--index", "shop", "--body", str(tmp_path / "body.json"))
+    of_index = ("--engine", spec, "--index", "shop")
     report = report_of(train(folder, tmp_path / "model", *judged, *of_index, "--json"))
     found = report["own_search"]
-    assert found["n_queries"] == report["form"]["queries"] and not found["by_default"]
+    assert found["n_queries"] == report["form"]["queries"]
     assert found["model"] == pytest.approx(report["valid_map"])
     printed = train(folder, tmp_path / "printed", *judged, *of_index).stdout
-    assert f"your search body in the engine has MAP {found['engine']:.4f}" in " ".join(printed.split())
+    assert f"BM25 over the model's text fields in the engine has MAP {found['engine']:.4f}" in " ".join(printed.split())
     missing = train(folder, tmp_path / "missing", *judged, "--engine", spec, "--index", "other", "--json")
     assert report_of(missing)["own_search"] is None and "was not compared" in missing.stderr
-
-
-@pytest.mark.parametrize(
-    ("body", "options", "code", "message"),
-    [
-        ('{"query": {"match": {"text": "words"}}}', ("--index", "shop"), 2, "no placeholder for the query"),
-        ("{", ("--index", "shop"), 3, "is not JSON"),
-        ('{"query": {"match": {"text": "{{query}}"}}}', (), 2, "give --index and --qrels"),
-    ],
-)
-def test_a_search_body_is_checked_before_the_training(
-    folder: Path, tmp_path: Path, body: str, options: tuple[str, ...], code: int, message: str
-) -> None:
-    (tmp_path / "body.json").write_text(body, encoding="utf-8")
-    spec = f"tantivy:{tmp_path / 'index'}"
-    given = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--engine", spec, *options)
-    result = train(folder, tmp_path / "model", *given, "--body", str(tmp_path / "body.json"))
-    assert result.exit_code == code and message in flat(result)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["body.json"], "nothing was trained"
 
 
 def test_quarters_of_grades_train_the_same_model_as_whole_ones(folder: Path, tmp_path: Path) -> None:
@@ -325,20 +304,14 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
             f"--model-class {NEVER}",
         ),
         (("--tied",), f"--tied {NEVER}"),
-        (
-            ("--set", "model_class=cubic"),
-            f"--model-class {NEVER}",
-        ),
-        (
-            ("--set=model-class=cubic",),
-            f"--model-class {NEVER}",
-        ),
         (("--rate", ".1"), f"--rate {SEARCHED}"),
-        (("--set", "margin_identity=6"), f"--margin-identity {SEARCHED}"),
+        (("--margin-identity", "6"), f"--margin-identity {SEARCHED}"),
+        (("--set", "html=true"), "--set was removed in 0.2: every setting is an option of its own: write --KEY VALUE"),
+        (("--set=html=true",), "--set was removed in 0.2: every setting is an option of its own: write --KEY VALUE"),
         (("--max-rows", "9"), "--max-rows was removed in 0.2: the vocabulary has every word of the documents"),
         (("--recipe", "paper"), "--recipe was removed in 0.2: `ssi reproduce` trains as the papers do"),
         (("--no-compare",), f"--no-compare {ONE_JUDGE}"),
-        (("--set", "compare=false"), f"--compare {ONE_JUDGE}"),
+        (("--compare",), f"--compare {ONE_JUDGE}"),
         (("--allow-worse",), f"--allow-worse {ONE_JUDGE}"),
         (("--no-identity",), "--no-identity was removed in 0.2: every model has the word match q.d in its score"),
     ],
@@ -360,6 +333,6 @@ def test_removed_keys_of_the_configuration_file_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("key", "reason"), REMOVED["train"].items())
 def test_every_removed_option_is_refused_in_both_forms(tmp_path: Path, key: str, reason: str) -> None:
     name = f"--{key.replace('_', '-')}"
-    for options in ((name, "1"), ("--set", f"{key}=1")):
+    for options in ((name, "1"), (f"{name}=1",)):
         result = train(tmp_path, tmp_path / "m", *options)
         assert (result.exit_code, flat(result)) == (2, f"error: {name} was removed in 0.2: {reason}")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from reranker.cli import calibrate
 from reranker.cli.main import main
 from reranker.engines.local import LocalEngine
 from reranker.errors import EngineAuthError
@@ -306,7 +307,7 @@ def many_queries(site: Site) -> list[str]:
 MANY = ("--qrels", "many.qrels", "--query-file", "many.tsv", "--dry-run")
 
 
-def test_calibration_leaves_out_training_queries(site: Site) -> None:
+def test_calibration_leaves_out_training_queries(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = many_queries(site)
     model = knowing(site, [text.upper() for text in texts[:15]])
     fit = json.loads(site.run("calibrate", *MANY, "--json", model=model).stdout)
@@ -316,7 +317,8 @@ def test_calibration_leaves_out_training_queries(site: Site) -> None:
     shown = site.run("calibrate", *MANY, model=model)
     assert "on held-out queries (5-fold" in shown.stdout
     assert "35 of 50 queries are used: the model was not trained on them" in " ".join(shown.stdout.split())
-    some = json.loads(site.run("calibrate", *MANY, "--max-queries", "20", "--json", model=model).stdout)
+    monkeypatch.setattr(calibrate, "MAX_QUERIES", 20)
+    some = json.loads(site.run("calibrate", *MANY, "--json", model=model).stdout)
     assert (some["n_queries"], some["queries_of_training"]) == (20, 15)
 
 

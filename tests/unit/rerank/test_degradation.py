@@ -127,7 +127,6 @@ def test_the_page_is_a_permutation_of_the_candidates_or_the_engines_own(
         deadline_ms=None,
         window=rng.randrange(1, 15),
         alpha=rng.choice([0.0, 0.5, 1.0]),
-        keep_top=rng.randrange(3),
         max_unscored=rng.choice([0.0, 0.2, 1.0]),
     )
     route: Literal["beside", "fetch"] = rng.choice(["beside", "fetch"])
@@ -271,7 +270,7 @@ def test_a_damaged_vector_costs_no_other_document_its_own(served: Served, damage
 
 def test_hits_with_a_pinned_score_keep_their_places_without_a_pinned_query() -> None:
     scores = [1.7e38, PINNED_SCORE, 0.99 * PINNED_SCORE, None, 3.0]
-    kept = kept_in_place([Hit(str(place), "docs", score) for place, score in enumerate(scores)], BODY, 0)
+    kept = kept_in_place([Hit(str(place), "docs", score) for place, score in enumerate(scores)], BODY)
     assert kept.tolist() == [True, True, False, False, False]
 
 

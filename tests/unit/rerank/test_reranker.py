@@ -413,7 +413,7 @@ def test_bad_arguments_are_refused(served: Served) -> None:
         reranker_of(served).search(QUERY, BODY, from_=-1)
     with pytest.raises(ConfigError, match=r"\{\{query\}\}"):
         reranker_of(served).search(QUERY, {"query": {"match_all": {}}})
-    for bad in ({"window": 0}, {"deadline_ms": 0}, {"max_unscored": 1.5}, {"keep_top": -1}, {"alpha": 2}):
+    for bad in ({"window": 0}, {"deadline_ms": 0}, {"max_unscored": 1.5}, {"alpha": 2}):
         with pytest.raises(ConfigError):
             RerankSettings(**bad)
 
@@ -444,7 +444,7 @@ def test_no_body_searches_the_models_fields(served: Served) -> None:
     assert ours.hits == theirs.hits
 
 
-def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
+def test_pinned_hits_keep_their_places(served: Served) -> None:
     normal = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
     hits = list(
         served.engine.search(
@@ -464,9 +464,7 @@ def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
     assert ids[:2] == [hit.id for hit in last]
     assert all(hit.kept for hit in page.hits[:2])
     assert ids[2:12] == [hit.id for hit in normal.hits if hit.id not in ids[:2]][:10]
-    top = reranker_of(served, keep_top=3, alpha=1.0).search(QUERY, BODY)
-    assert [hit.id for hit in top.hits[:3]] == engine_order(served, 3)
-    assert [hit.kept for hit in top.hits[:4]] == [True, True, True, False]
+    assert not any(hit.kept for hit in page.hits[2:])
 
 
 @pytest.mark.parametrize("hit", [Hit("a", "docs", 1.0), RankedHit("a", "docs", 1, 1.0, 1)])

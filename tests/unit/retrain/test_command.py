@@ -68,9 +68,7 @@ def unchanged(site: Site) -> Iterator[None]:
     ("log", "arguments", "code", "message"),
     [
         (None, [], 2, "Missing option '--clicks'"),
-        ("useful", ["--newest", "2"], 2, "newest slice"),
         ("useful", ["--since", "yesterday"], 2, "--since"),
-        ("useful", ["--strategy", "best"], 2, "last-clicked"),
         ("useful", ["--margin", "1.5"], 2, "margin"),
         ("useful", ["--qrels", "qrels.tsv"], 2, "--query-file"),
         ("useful", ["--propensities", "links.tsv"], 3, "is not JSON"),

@@ -14,7 +14,7 @@ from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_o
 from reranker.errors import NothingToLearn
 from reranker.retrain import learning
 from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, most_asked, read_history
-from reranker.retrain.settings import Newest, RetrainSettings
+from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, from_judgements
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
@@ -48,7 +48,7 @@ def settings(**changes: object) -> RetrainSettings:
 
 
 def test_the_newest_slice_is_not_learned_from(log: ClickLog) -> None:
-    history = read_history(log, settings(newest=Newest(0.25)))
+    history = read_history(log, settings(newest=0.25))
     every = [one for one in impressions(log) if one.clicked]
     dated = [one.time for one in every if one.time is not None]
     newer = [one for one in every if one.time is not None and one.time >= history.cutoff]

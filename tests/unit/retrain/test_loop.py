@@ -30,7 +30,6 @@ from reranker.models.training_queries import TrainingQueries
 from reranker.releases import CARRIED_FROM, CONTROL_INDEX, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
-from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links, from_pairs
 from reranker.training.form_choice import ScoreForm
 from reranker.training.remembering import MemoryTrial
@@ -469,7 +468,7 @@ def test_nothing_to_learn_from(shop: Shop, logs: dict[str, Path]) -> None:
     with pytest.raises(NothingToLearn, match="The log contains no clicks"):
         retrain(shop, shop.path / "empty")
     with pytest.raises(NothingToLearn, match="newest slice"):
-        retrain(shop, logs["useful"], settings={"newest": Newest(days=1000.0)})
+        retrain(shop, logs["useful"], settings={"newest": 0.9999})
     with pytest.raises(NothingToLearn, match="no shown list"):
         retrain(shop, logs["useful"], settings={"since": 4_000_000_000_000})
     assert read_control(shop.engine, shop.index) == before

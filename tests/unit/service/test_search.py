@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import structs
 
 from reranker.deadline import Deadline
 from reranker.engines import EngineSettings
@@ -30,6 +31,7 @@ from reranker.errors import (
 from reranker.models.model_folder import save_model
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
+from reranker.rerank.calibration import PINNED_SCORE
 from reranker.service.http import ServiceError
 from reranker.service.modes import MAX_SHUFFLED, SearchCall, SearchOutcome, rerank
 from reranker.service.serving import Versions
@@ -73,6 +75,15 @@ class Failing(Spy):
         if self.error is not None:
             raise self.error
         return super().search(index, body, **options)
+
+
+class Pinning(Spy):
+    """An engine that pins its first hit, as a rule of the engine does."""
+
+    def search(self, index: str, body: Any, **options: Any) -> SearchAnswer:
+        answer = super().search(index, body, **options)
+        first, *others = answer.hits
+        return replace(answer, hits=(structs.replace(first, score=PINNED_SCORE), *others))
 
 
 @pytest.fixture(scope="module")
@@ -204,16 +215,23 @@ def test_an_explored_share_of_sessions_sees_first_pages_shuffled(
 
 
 @pytest.mark.parametrize(
-    ("unlike", "keep_top"),
-    [({"from": 10}, 0), ({"size": MAX_SHUFFLED + 1}, 0), ({"session": None}, 0), ({"rerank": False}, 0), ({}, 1)],
+    ("unlike", "pins"),
+    [
+        ({"from": 10}, False),
+        ({"size": MAX_SHUFFLED + 1}, False),
+        ({"session": None}, False),
+        ({"rerank": False}, False),
+        ({}, True),
+    ],
 )
 def test_what_cannot_be_shuffled_as_a_whole_comes_in_order_and_unmarked(
-    served: Served, sink: ListSink, tmp_path: Path, unlike: dict[str, Any], keep_top: int
+    served: Served, sink: ListSink, tmp_path: Path, unlike: dict[str, Any], pins: bool
 ) -> None:
-    options: dict[str, Any] = {"rerank": replace(PATIENT, keep_top=keep_top)}
+    engine: Any = Pinning(served.engine) if pins else served.engine
+    served = replace(served, engine=engine)
     asked = {"session": "s1", **unlike}
-    answer = ask(service_over(served, tmp_path, sink=sink, explore=100.0, **options), **asked)
-    plain = ask(service_over(served, tmp_path, **options), **asked)
+    answer = ask(service_over(served, tmp_path, sink=sink, explore=100.0), **asked)
+    plain = ask(service_over(served, tmp_path), **asked)
     assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in plain["hits"]]
     assert ["randomised" in row["query_attributes"] for row in sink.rows] == [False]
 

@@ -87,7 +87,7 @@ def test_a_service_starts_answers_reloads_and_ends(site: Path, tmp_path: Path) -
     shutil.copytree(site / "model", tmp_path / "model")
     arguments = options(site)
     arguments[arguments.index(str(site / "model"))] = str(tmp_path / "model")
-    with ServiceProcess(*arguments, "--poll-s", "3600") as service:
+    with ServiceProcess(*arguments, settings={"poll_s": 3600}) as service:
         first = service.ask("POST", "/search", {"query": "word3 word11"})
         assert first[0] == 200 and first[1]["reranked"]
         shutil.rmtree(tmp_path / "model")

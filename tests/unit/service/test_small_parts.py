@@ -22,7 +22,7 @@ from reranker.records import Reason, ReasonKind
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.http import ServiceError, retry_after
-from reranker.service.modes import MODES, SearchCall, Shadow, in_share, mode_of
+from reranker.service.modes import EXPLORE_SALT, MODES, SearchCall, Shadow, in_share, mode_of
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import Breaker
 from reranker.service.telemetry import JsonFormatter, Metrics, configure_logs
@@ -345,12 +345,18 @@ def test_limits_out_of_range_are_refused(change: dict[str, Any]) -> None:
 
 def test_sessions_are_drawn_in_the_share_asked_for_and_stay_drawn() -> None:
     sessions = [f"s{number}" for number in range(4000)]
-    drawn = {one for one in sessions if in_share(one, 30.0, "")}
+    drawn = {one for one in sessions if in_share(one, 30.0)}
     assert 0.27 < len(drawn) / len(sessions) < 0.33
-    assert drawn == {one for one in sessions if in_share(one, 30.0, "")}
-    assert drawn < {one for one in sessions if in_share(one, 60.0, "")}
-    assert not any(in_share(one, 0.0, "") for one in sessions) and all(in_share(one, 100.0, "") for one in sessions)
-    assert drawn != {one for one in sessions if in_share(one, 30.0, "other")}
+    assert drawn == {one for one in sessions if in_share(one, 30.0)}
+    assert drawn < {one for one in sessions if in_share(one, 60.0)}
+    assert not any(in_share(one, 0.0) for one in sessions) and all(in_share(one, 100.0) for one in sessions)
+    assert drawn != {one for one in sessions if in_share(one, 30.0, EXPLORE_SALT)}
+
+
+def test_a_session_stays_in_its_group_in_every_version() -> None:
+    assert [number for number in range(20) if in_share(f"s{number}", 30.0)] == [5, 16, 17, 18]
+    explored = [number for number in range(20) if in_share(f"s{number}", 30.0, EXPLORE_SALT)]
+    assert explored == [4, 6, 10, 11, 12, 14, 15, 16, 17, 18]
 
 
 def test_searches_without_a_session_are_in_the_same_group_for_every_spelling() -> None:
