@@ -110,7 +110,7 @@ def test_a_body_whose_conditions_cannot_be_taken_over_is_searched_by_words_alone
     assert any("excludes documents by bool" in notice for notice in page.notices)
 
 
-@pytest.mark.parametrize("bad", [{"retrieve": "vectors"}, {"neighbours": 0}])
+@pytest.mark.parametrize("bad", [{"retrieve": "vectors"}, {"window": 0}])
 def test_settings_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         RerankSettings(**bad)
