@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, missing_tools
 from tests.engines.containers import container, docker_ready
@@ -25,6 +26,9 @@ from tests.engines.recipes import EngineKind, EngineRecipe, recipe_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_HEAP = "768m"
+# How long an example takes depends on what else the machine does.
+settings.register_profile("no-times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no-times")
 
 
 @pytest.fixture(scope="session")

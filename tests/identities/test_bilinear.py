@@ -50,7 +50,7 @@ def close(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> No
     np.testing.assert_allclose(left, right, rtol=2e-5, atol=2e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SEEDS, st.sampled_from([0.0, 1.0, 2.5]))
 def test_score_is_q_w_d_of_the_dense_formula(seed: int, identity: float) -> None:
     U, V, q_rows, d_rows = case(seed)
@@ -59,7 +59,7 @@ def test_score_is_q_w_d_of_the_dense_formula(seed: int, identity: float) -> None
     close(Bilinear(U, V, identity).score_matrix(q_rows, d_rows), dense(q_rows) @ W @ dense(d_rows).T)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_inner_products_are_those_of_dense_rows(seed: int) -> None:
     _, _, q_rows, d_rows = case(seed)
@@ -67,7 +67,7 @@ def test_inner_products_are_those_of_dense_rows(seed: int) -> None:
 
 
 @pytest.mark.parametrize("zero", ["U", "V"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS)
 def test_zero_u_or_v_is_tf_idf(zero: str, seed: int) -> None:
     U, V, q_rows, d_rows = case(seed)
@@ -75,7 +75,7 @@ def test_zero_u_or_v_is_tf_idf(zero: str, seed: int) -> None:
     np.testing.assert_array_equal(model.score_matrix(q_rows, d_rows), Bilinear.lexical().score_matrix(q_rows, d_rows))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_equal_u_and_v_are_the_tied_model(seed: int) -> None:
     U, _, q_rows, d_rows = case(seed)
@@ -86,7 +86,7 @@ def test_equal_u_and_v_are_the_tied_model(seed: int) -> None:
     close(tied.score_matrix(q_rows, d_rows), tied.score_matrix(d_rows, q_rows).T)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS, st.integers(0, N_WORDS))
 def test_restriction(seed: int, n_words: int) -> None:
     U, V, q_rows, d_rows = case(seed)
@@ -105,7 +105,7 @@ def test_restriction(seed: int, n_words: int) -> None:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_cached_and_direct_scores_agree_in_every_bit(seed: int) -> None:
     U, V, q_rows, d_rows = case(seed)
@@ -118,7 +118,7 @@ def test_cached_and_direct_scores_agree_in_every_bit(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kernels", [reference, compiled], ids=["reference", "compiled"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=SEEDS)
 def test_serving_scores_are_the_model_s(kernels: object, seed: int) -> None:
     U, V, q_rows, d_rows = case(seed)
@@ -141,7 +141,7 @@ def test_serving_scores_are_the_model_s(kernels: object, seed: int) -> None:
         close(served, scores[i])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEEDS)
 def test_one_query_alone_scores_as_in_a_batch(seed: int) -> None:
     U, V, q_rows, d_rows = case(seed)

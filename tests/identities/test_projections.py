@@ -15,7 +15,7 @@ from tests.papers.study_rows import random_rows
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(SEEDS)
 def test_projection_on_all_words_is_tfidf(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -26,7 +26,7 @@ def test_projection_on_all_words_is_tfidf(seed: int) -> None:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(SEEDS)
 def test_lsa_of_full_rank_is_tfidf(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -36,7 +36,7 @@ def test_lsa_of_full_rank_is_tfidf(seed: int) -> None:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(SEEDS)
 def test_s2net_does_not_depend_on_the_scale_of_its_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -112,7 +112,7 @@ def by_sets(expression: Expression) -> set[int]:
     return set.union(*parts) if expression.operator == "OR" else set.intersection(*parts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EXPRESSIONS)
 def test_B17_a_written_query_matches_as_its_sets(expression: Expression) -> None:
     assert found(written(expression)) == sorted(by_sets(expression))

@@ -35,7 +35,7 @@ def test_E09_ends() -> None:
     assert auc(rng.random(4000), rng.random(4000) < 0.3) == pytest.approx(0.5, abs=0.03)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_E09_auc_is_the_share_of_pairs_in_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def test_E10_kendall_by_hand() -> None:
     assert kendall_tau(np.ones(3), np.array([1.0, 2, 3])) == 0.0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
 def test_E10_kendall_with_ties_is_its_definition(seed: int) -> None:
     first, second = np.random.default_rng(seed).integers(0, 4, (2, 9)).astype(np.float64)

@@ -51,7 +51,7 @@ def test_R06_inverting_rows_lists_documents_of_each_word() -> None:
     assert [part.tolist() for part in file.postings(2)] == [[0, 1], [1.0, 3.0]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_R07_blocks_give_what_memory_gives(seed: int, block_entries: int) -> None:
     import tempfile

@@ -31,7 +31,7 @@ def test_B21_a_ring_ranks_all_alike_and_a_star_its_centre() -> None:
     assert ranks[0] == pytest.approx((0.0375 + 2.55 * 0.0375) / (1 - 0.85**2))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 0.85]))
 def test_B21_is_stationary_and_sums_to_one(seed: int, damping: float) -> None:
     rng = np.random.default_rng(seed)

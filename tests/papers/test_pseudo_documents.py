@@ -22,7 +22,7 @@ def test_R04_a_snippet_is_where_the_query_stands() -> None:
 
 
 @given(st.lists(st.sampled_from("abcx"), max_size=15), st.sets(st.sampled_from("abc")), st.integers(1, 6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_R04_no_other_place_holds_more_of_the_query(tokens: list[str], query: set[str], n_words: int) -> None:
     windows = [tokens[start : start + n_words] for start in range(max(1, len(tokens) - n_words + 1))]
     expected = max(windows, key=lambda window: len(query & set(window)))

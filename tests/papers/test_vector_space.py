@@ -77,7 +77,7 @@ def test_B18_an_empty_text_scores_0_and_unknown_weights_are_refused() -> None:
         CourseWeights("share-idf")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_B18_postings_give_the_matrix_product(seed: int) -> None:
     rng = np.random.default_rng(seed)

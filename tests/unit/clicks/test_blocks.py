@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.clicks import importing
@@ -43,7 +43,6 @@ def lines_of(
     return found, sink
 
 
-@settings(deadline=None)
 @given(CONTENT, st.booleans(), st.booleans(), st.integers(1, 40))
 def test_blocks_hold_the_lines_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, ends: bool, packed: bool, size: int
@@ -67,7 +66,6 @@ def test_blocks_hold_the_lines_of_the_file(
     ]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"")), min_size=1, max_size=9),
     st.integers(0, 8),

@@ -144,7 +144,7 @@ def test_each_worst_case_alone(tmp_path: Path, number: int, form: str) -> None:
     assert len(sink.entries) == counts.bad
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.one_of(

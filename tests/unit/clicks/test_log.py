@@ -434,7 +434,7 @@ class TestForget:
             log.privacy()
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(
     st.lists(
         st.tuples(

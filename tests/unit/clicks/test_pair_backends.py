@@ -58,7 +58,7 @@ def results(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(random_logs.drawn())
 @example((EMPTY, PairConfig(), (None, None)))
 def test_duckdb_gives_what_is_defined(drawn: tuple[random_logs.Tables, PairConfig, Range]) -> None:

@@ -80,7 +80,7 @@ def test_rows_that_say_nothing_have_no_preference() -> None:
     assert preferences(np.zeros(0, np.int64), nothing, nothing, nothing).values.shape == (0,)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.floats(0, 1e3), st.floats(-1e4, 1e4)), max_size=40))
 def test_every_count_gives_finite_preferences_in_the_order_of_the_clicks(
     rows: list[tuple[int, int, float, float]],

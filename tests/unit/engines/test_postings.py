@@ -43,7 +43,7 @@ def lucene(documents: dict[int, list[str]], query: Words) -> dict[int, float]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ACTIONS)
 def test_scores_are_those_of_the_definition_after_any_changes(actions: list[tuple[str, object]]) -> None:
     index, documents = Postings(), {}

@@ -68,7 +68,7 @@ def test_the_order_handed_in_is_the_order_measured() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_arrays_and_runs_agree(data: st.DataObject) -> None:
     n_documents = data.draw(st.integers(1, 30))
     order = data.draw(st.permutations(range(n_documents)))

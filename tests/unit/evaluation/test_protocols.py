@@ -52,7 +52,7 @@ def test_queries_may_stand_outside_of_the_pool() -> None:
 
 
 @given(links=LINKS, known=LINKS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_link_task_rules_hold(links: list[tuple[str, str]], known: list[tuple[str, str]]) -> None:
     try:
         task = link_task(links, known, POOL)
@@ -91,7 +91,7 @@ def test_qrels_task_keeps_zero_grades_as_judgements() -> None:
 
 
 @given(links=LINKS, known=LINKS, seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tuples_are_legal(links: list[tuple[str, str]], known: list[tuple[str, str]], seed: int) -> None:
     try:
         task = link_task(links, known, POOL)

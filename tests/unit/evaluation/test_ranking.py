@@ -37,7 +37,7 @@ def scorer_of(scores: npt.ArrayLike) -> InnerProducts:
     scores=hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 40)), elements=st.integers(-3, 3)),
     depth=st.integers(1, 45),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_top_documents_equals_a_full_sort(scores: Floats, depth: int) -> None:
     scores[scores == -3] = -np.inf
     documents, best = top_documents(scores, depth)

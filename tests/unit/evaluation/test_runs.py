@@ -42,7 +42,7 @@ def task_of(n_documents: int, grades: dict[int, float] | None = None) -> Ranking
         elements=st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, 1.0, 1e-30]),
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_written_scores_decrease_strictly(scores: np.ndarray) -> None:
     ordered = np.sort(scores)[::-1]
     lowered = strictly_decreasing(ordered)

@@ -22,7 +22,7 @@ def wide_rows(rng: np.random.Generator, n: int, ids: np.ndarray) -> sp.csr_matri
 
 
 @given(seed=st.integers(0, 2**32 - 1), n_queries=st.integers(1, 6), n_documents=st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_inner_products_over_the_open_vocabulary(seed: int, n_queries: int, n_documents: int) -> None:
     rng = np.random.default_rng(seed)
     ids = np.unique(np.concatenate([rng.integers(0, 50, 8), rng.integers(2**30, WIDE, 6), [WIDE - 1]]))
@@ -59,7 +59,7 @@ def test_select_columns_drops_others_and_keeps_empty_rows() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_columns_are_selected_on_both_sides_of_the_narrow_ones(data: st.DataObject) -> None:
     ids = st.sampled_from([0, 1, 7, NARROW - 1, NARROW, NARROW + 1, 2**30, WIDE - 1])
     stored = data.draw(st.lists(ids, max_size=8, unique=True))

@@ -407,7 +407,7 @@ def test_illegal_limits_are_refused() -> None:
 FAULTS = st.sampled_from(["ok", "429", "503", "cut", "item", "short", "lost"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 40), st.lists(FAULTS, max_size=12), st.integers(1, 10))
 def test_no_document_is_ever_unaccounted(n: int, faults: list[str], max_ops: int) -> None:
     """Any sequence of faults: the account adds up, and what is called stored is stored."""

@@ -78,7 +78,7 @@ def refused(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteRes
     raise EngineAuthError("no", status=403)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([dying, refused])), max_size=4), st.integers(30, 90))
 def test_a_run_killed_anywhere_ends_like_one_that_was_not(
     tmp_path_factory: pytest.TempPathFactory, deaths: list[tuple[int, Callable[..., list[WriteResult]]]], n: int

@@ -77,7 +77,7 @@ def test_layout_of_terms() -> None:
 
 
 @EACH
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     vectors=hnp.arrays(
         np.float32,
@@ -94,7 +94,7 @@ def test_what_was_unpacked_packs_to_the_same_bytes(quantisation: Quantisation, v
 
 
 @EACH
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(0, 200))
 def test_terms_round_trip(quantisation: Quantisation, seed: int, n: int) -> None:
     ids, weights = terms(seed, n)
@@ -223,7 +223,7 @@ def test_hostile_terms_are_refused(packed: bytes) -> None:
         unpack_terms([packed])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=64))
 def test_any_bytes_give_a_result_or_an_input_error(packed: bytes) -> None:
     for unpack in (unpack_vectors, unpack_terms):

@@ -64,7 +64,7 @@ def test_dots_known_answer(kernels: ModuleType) -> None:
     np.testing.assert_array_equal(kernels.dots(left, right), [30, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1), n_dims=st.integers(0, 33), n_query=st.integers(0, 300), n_words=st.integers(1, 5000)
 )
@@ -196,7 +196,7 @@ def test_dense_products_known_answer() -> None:
     np.testing.assert_array_equal(compiled.dense_products(rows, postings), [[2, 30], [0, 0]])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), n_words=st.integers(1, 200), share=st.floats(0, 0.5))
 def test_dense_products_are_those_of_scipy_bit_for_bit(seed: int, n_words: int, share: float) -> None:
     shapes = ((20, n_words), (n_words, 30))

@@ -64,7 +64,7 @@ def changed(text: str, place: int, other: str) -> str:
     return text[:place] + other + text[place + 1 :]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(documents(), max_size=5))
 def test_numbers_are_those_of_the_bytes(texts: list[tuple[str, str]]) -> None:
     vectors, rows, are_whole = unpack_texts([v for v, _ in texts], [t for _, t in texts], N_DIMS)
@@ -78,7 +78,7 @@ def test_numbers_are_those_of_the_bytes(texts: list[tuple[str, str]]) -> None:
         np.testing.assert_array_equal(rows[place].indices, expected.indices)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     documents(),
     documents(),

@@ -112,7 +112,7 @@ class Garbage(Spy):
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "10000")), deadline=None)
+@settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "10000")))
 @given(seed=st.integers(0, 2**32), query=st.sampled_from(TEXTS))
 def test_the_page_is_a_permutation_of_the_candidates_or_the_engines_own(
     served: Served, whole: Whole, opened: VectorStore, seed: int, query: str
@@ -168,7 +168,7 @@ def check_order(hits: Any) -> None:
     assert all(hit.rank == hit.first_stage_rank for hit in hits if hit.kept or hit.unscored)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 2.0, -1.0, math.nan]), st.booleans()), max_size=30))
 @example([])
 def test_order_is_a_permutation_with_stable_ties(cells: list[tuple[float, bool]]) -> None:

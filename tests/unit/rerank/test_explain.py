@@ -89,7 +89,7 @@ def test_the_rows_of_a_tiny_model_are_those_computed_by_hand(
     assert score == pytest.approx(engine_part - alpha * q[cat] * d[cat], abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from([*(f"word{i}" for i in range(12)), "unseen"]), min_size=1, max_size=6),
     st.sampled_from([0.0, 0.25, 0.5, 1.0]),

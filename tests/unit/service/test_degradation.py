@@ -86,7 +86,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     served.engine.close()
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), query=st.sampled_from(QUERIES), size=st.integers(1, 20))
 def test_the_answer_is_a_permutation_of_the_engines_or_its_own_page_or_an_error(
     service: Service, seed: int, query: str, size: int

@@ -60,7 +60,7 @@ def test_every_answer_is_as_described(description: Any, operation_id: str, mode:
     seed_value = int(os.environ.get("SEED", "20100"))
 
     @seed(seed_value)
-    @settings(max_examples=CASES_EACH, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=CASES_EACH, suppress_health_check=list(HealthCheck), database=None)
     @given(case=strategy)
     def check(case: Any) -> None:
         # Which bodies the service has, no JSON Schema can say.

@@ -298,7 +298,7 @@ odd_texts = st.text(st.characters(), max_size=30) | st.sampled_from(
 )
 
 
-@settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "200")), deadline=None)
+@settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "200")))
 @given(st.data())
 def test_an_answer_is_a_permutation_and_the_same_again(served: Served, data: st.DataObject) -> None:
     ids = st.sampled_from(["d1", "d2", "d3", "nowhere", "\ud800", "x" * 600]) | odd_texts

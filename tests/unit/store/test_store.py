@@ -133,7 +133,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(OPERATIONS)
 def test_the_store_is_a_dictionary_of_published_states(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, list[str]]]
