@@ -120,7 +120,8 @@ def embed_documents(
             _append(job, encoder, batch, state, file)
             progress(state.n_documents, None)
     if not state.n_documents:
-        forget_embedding(job)
+        job.state.unlink(missing_ok=True)
+        job.partial.unlink(missing_ok=True)
         raise InputError(f"{str(job.docs)!r} holds no usable document: give JSON lines or Parquet with an id and text")
     if state.n_without_text == state.n_documents:
         names = ", ".join(spec.path for spec in job.view.fields)
@@ -145,22 +146,16 @@ def _earlier(job: EmbeddingJob, fresh: _State) -> _State:
     except (ValueError, TypeError):
         is_valid = False
     if not is_valid:
-        raise InputError(f"{str(job.state)!r} is damaged: remove it and {job.partial.name}, or give --fresh")
+        raise InputError(f"{str(job.state)!r} is damaged: remove it and {job.partial.name}")
     changed = [name for name, value in fresh.settings.items() if found.settings.get(name) != value]
     if changed:
         name = changed[0]
         raise ConfigError(
             f"{str(job.partial)!r} is of an interrupted run with other settings ({name}: "
             f"{str(found.settings.get(name))[:100]}, now {str(fresh.settings[name])[:100]}): give the same settings, "
-            "or --fresh to begin again"
+            f"or remove this file and {job.state.name} to begin again"
         )
     return found
-
-
-def forget_embedding(job: EmbeddingJob) -> None:
-    """Remove the files of an interrupted run."""
-    job.state.unlink(missing_ok=True)
-    job.partial.unlink(missing_ok=True)
 
 
 def _append(

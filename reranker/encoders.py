@@ -49,8 +49,8 @@ class SentenceEncoder(Protocol):
         ...
 
 
-def open_encoder(folder: Path, n_threads: int = 0) -> SentenceEncoder:
-    """Return the encoder of a folder. ``n_threads`` are those of a transformer; 0: one a core.
+def open_encoder(folder: Path) -> SentenceEncoder:
+    """Return the encoder of a folder.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def open_encoder(folder: Path, n_threads: int = 0) -> SentenceEncoder:
         )
     graph = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
     if graph is not None:
-        return _Transformer(folder, graph, n_threads)
+        return _Transformer(folder, graph)
     if (folder / "model.safetensors").is_file():
         return _StaticPieces(folder)
     raise InputError(
@@ -78,7 +78,7 @@ def open_encoder(folder: Path, n_threads: int = 0) -> SentenceEncoder:
 class _Transformer:
     """A transformer: the vectors of its tokens, pooled as its folder states, at unit length."""
 
-    def __init__(self, folder: Path, graph: Path, n_threads: int) -> None:
+    def __init__(self, folder: Path, graph: Path) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -91,7 +91,7 @@ class _Transformer:
         self._tokenizer.enable_truncation(stated if is_length else MAX_TOKENS)
         self._uses_first = bool(_settings(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = n_threads, 1
+        options.intra_op_num_threads, options.inter_op_num_threads = 0, 1  # 0: one for each core
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -48,7 +48,7 @@ OPTIONS: dict[str, int] = {
     "calibrate": 20,
     "revectorize": 11,
     "sync": 14,
-    "embed": 13,
+    "embed": 10,
     "vectorize": 8,
     "impacts": 6,
     "versions": 5,

@@ -16,7 +16,7 @@ from reranker.cli.documents import rejects_option
 MAX_WORDS = 160
 """Words of a document that the encoder reads."""
 BATCH = 256
-"""Documents that are written together."""
+"""Documents that are written together. An interrupted run continues after the last ones."""
 
 
 @click.command(
@@ -48,9 +48,6 @@ Examples:
 @click.option("--fields", default="title,text", metavar="LIST", help="Field paths, whose texts are joined.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
 @click.option("--max-words", type=click.IntRange(1), default=MAX_WORDS, help="Words of a document that are read.")
-@click.option("--batch", type=click.IntRange(1), default=BATCH, help="Number of documents that are written together.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Number of threads; 0: one for each core.")
-@click.option("--fresh", is_flag=True, help="Delete the files of an earlier, unfinished run.")
 @common.id_field_option
 @rejects_option
 @common.json_option
@@ -60,17 +57,15 @@ def command(file: Path, encoder_path: Path, target: Path, as_json: bool, **optio
     The output has the same documents with one more field. A document without text has no vector. If a run is
     interrupted, run the command again to continue after the last batch. Queries never need the encoder.
     """
-    from indexer.embedding import EmbeddingJob, embed_documents, forget_embedding
+    from indexer.embedding import EmbeddingJob, embed_documents
     from reranker.encoders import open_encoder
     from reranker.formats import RejectLog
     from reranker.text.view import TextView
 
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = replace(TextView.parse(fields, strip_html=options["html"]), vector=options["vector_field"])
-    job = EmbeddingJob(file, target, view, options["max_words"], options["batch"], options["id_field"])
-    encoder = open_encoder(encoder_path, options["threads"])
-    if options["fresh"]:
-        forget_embedding(job)
+    job = EmbeddingJob(file, target, view, options["max_words"], BATCH, options["id_field"])
+    encoder = open_encoder(encoder_path)
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     with common.progress(f"embed {file.name}") as update, RejectLog(rejects) as log:
         written = embed_documents(job, encoder, rejects=log, progress=update, say=common.say)

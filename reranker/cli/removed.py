@@ -106,6 +106,11 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "generalise": "the validation links decide: with --valid FILE of links between new documents, the model is "
         "trained for new documents",
     },
+    "embed": {
+        "batch": "256 documents are written together",
+        "threads": "every core has a thread",
+        "fresh": "to begin again, remove the two files that the command names",
+    },
     "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
     "search": {
         "deadline_ms": "after five seconds, the engine's own order is shown",

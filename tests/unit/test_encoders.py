@@ -32,7 +32,7 @@ def test_the_first_token_is_used_if_the_folder_states_it(tmp_path: Path) -> None
 
 
 def test_texts_of_any_length_keep_their_order(tmp_path: Path) -> None:
-    encoder = open_encoder(write_transformer(tmp_path / "tiny"), 1)
+    encoder = open_encoder(write_transformer(tmp_path / "tiny"))
     texts = [" ".join(["red", "green", "blue"][: 1 + n % 3]) for n in range(3 * BATCH + 1)]
     once = np.concatenate([encoder.encode([text]) for text in texts])
     np.testing.assert_allclose(encoder.encode(texts), once, atol=1e-6)

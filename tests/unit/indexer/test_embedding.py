@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from indexer.embedding import EmbeddingJob, embed_documents, forget_embedding
+from indexer.embedding import EmbeddingJob, embed_documents
 from reranker.arrays import Float32
 from reranker.cli.common import EXIT_REJECTS
 from reranker.cli.main import main
@@ -98,13 +98,14 @@ def test_other_settings_or_a_damaged_state_are_refused(tmp_path: Path) -> None:
         (replace(job, view=replace(VIEW, vector="v")), FakeEncoder(), "view"),
         (job, FakeEncoder(fingerprint="other"), "encoder: 0123, now other"),
     ):
-        with pytest.raises(ConfigError, match=f"{name}.*give the same settings, or --fresh"):
+        with pytest.raises(ConfigError, match=f"{name}.*give the same settings, or remove this file and "):
             embed_documents(other, encoder)
     for content in (b"{", b"[]", b'{"settings": {}, "n_bytes": 99999999}'):
         job.state.write_bytes(content)
         with pytest.raises(InputError, match="is damaged: remove it"):
             embed_documents(job, FakeEncoder())
-    forget_embedding(job)
+    job.state.unlink()
+    job.partial.unlink()
     assert embed_documents(job, FakeEncoder()).n_earlier == 0
 
 
@@ -132,7 +133,8 @@ def test_bad_lines_are_rejected_and_useless_files_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="has text in the fields title, text: name others with --fields"):
         embed_documents(job, FakeEncoder())
     write(job.docs, [])
-    forget_embedding(job)
+    job.state.unlink()
+    job.partial.unlink()
     with pytest.raises(InputError, match="holds no usable document"):
         embed_documents(job, FakeEncoder())
     job.docs.unlink()
@@ -146,7 +148,8 @@ def test_documents_that_do_not_fit_columns_are_refused_as_parquet(tmp_path: Path
     with pytest.raises(ConfigError, match=r"do not fit the columns of Parquet .*name an --out that ends in .jsonl.gz"):
         embed_documents(job, FakeEncoder())
     write(job.docs, [{"id": "a", "title": "red"}, {"id": "b", "title": "red", "price": 2}])
-    forget_embedding(job)
+    job.state.unlink()
+    job.partial.unlink()
     embed_documents(job, FakeEncoder())
     assert pq.read_table(job.out).column("price").to_pylist() == [None, 2]
 
@@ -177,5 +180,5 @@ def test_the_command_writes_documents_that_can_be_trained_on(
         file.write("{broken\n" + json.dumps({"id": "empty"}) + "\n")
     result = CliRunner().invoke(main, options)
     assert result.exit_code == EXIT_REJECTS and "1 of them have no text" in result.output, result.output
-    result = CliRunner().invoke(main, [*options, "--fresh", "--encoder", "missing"])
+    result = CliRunner().invoke(main, [*options, "--encoder", "missing"])
     assert result.exit_code == 3 and "is no folder" in result.output
