@@ -31,7 +31,7 @@ LINES: dict[str, int] = {
     "reranker/lexical": 1210,
     "reranker/models": 1350,
     "reranker/rerank": 2850,
-    "reranker/retrain": 1820,
+    "reranker/retrain": 1830,
     "reranker/service": 4480,
     "reranker/text": 1000,
     "reranker/training": 3730,

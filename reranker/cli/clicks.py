@@ -280,7 +280,7 @@ def doctor(
     preferences from the log, or none. The exit status is 7 if a finding is unsound, otherwise 0.
     """
     from reranker.clicks.doctor import bars, examine, write_picture
-    from reranker.retrain.learning import propensity_finding
+    from reranker.retrain.history import propensity_finding
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")

@@ -20,7 +20,7 @@ from reranker.retrain.settings import GateConfig, RetrainSettings
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from reranker.retrain.learning import RetrainResult
+    from reranker.retrain.report import RetrainResult
 
 
 _RETRAIN_EXAMPLES = """\b
@@ -136,7 +136,7 @@ def retrain(**options: Any) -> None:
     from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
     from reranker.heap import share_arenas
-    from reranker.retrain.learning import read_links_and_judgements
+    from reranker.retrain.learner import read_links_and_judgements
     from reranker.retrain.loop import Retraining
     from reranker.training import Listener
 

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from reranker.arrays import Bool, Float64, Int64
+from reranker.clicks.propensities import Propensities
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import half_interval
@@ -46,6 +47,11 @@ from reranker.retrain.statistics import Interval, clusters_needed, detectable, r
 
 POWER = 0.8
 """Probability with which a gain is shown, in the sentences about what a log can show."""
+
+
+def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:
+    """Return the gate's settings with ``measured_weights`` set according to the method of the propensities."""
+    return replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
 
 
 @dataclass(frozen=True)

@@ -45,18 +45,10 @@ from reranker.rerank import default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import GateVerdict
-from reranker.retrain.learning import (
-    MARK,
-    REMEMBERED_BY,
-    History,
-    Learner,
-    LinksAndJudgements,
-    RetrainResult,
-    check_log,
-    read_history,
-)
+from reranker.retrain.history import REMEMBERED_BY, History, check_log, read_history
+from reranker.retrain.learner import MARK, Learner, LinksAndJudgements
 from reranker.retrain.repeated import judged_periods, repeated_queries, with_preferences
-from reranker.retrain.report import examples_of, render_retraining
+from reranker.retrain.report import RetrainResult, examples_of, render_retraining
 from reranker.retrain.served_ranks import (
     EarlierClicks,
     EncodedPool,

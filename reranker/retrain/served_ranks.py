@@ -36,6 +36,7 @@ from reranker.retrain.gate import (
     decide,
     newest_within_tolerance,
     shown_lists,
+    weighing,
 )
 from reranker.retrain.settings import GateConfig
 from reranker.text.rows import stack_rows
@@ -211,11 +212,6 @@ def compare(
     both = [LIVE, NEW + chosen]
     lists = {query: RankedList(one.documents, one.scores[both], one.ranks[both]) for query, one in lists.items()}
     return ServedComparison(verdict, chosen, lists, differences, _changes(lists))
-
-
-def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:
-    """Return the gate's settings with ``measured_weights`` set according to the method of the propensities."""
-    return replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
 
 
 def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], number: int) -> list[list[float]]:

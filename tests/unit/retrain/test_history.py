@@ -12,8 +12,9 @@ from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_of
 from reranker.errors import NothingToLearn
-from reranker.retrain import learning
-from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, most_asked, read_history
+from reranker.retrain import history
+from reranker.retrain.history import grades_of, most_asked, read_history
+from reranker.retrain.learner import Learner, LinksAndJudgements
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, from_judgements
 from tests.engines.memory import memory_engine
@@ -78,7 +79,7 @@ def test_propensities_come_from_the_older_part_unless_given(log: ClickLog) -> No
 
 def test_a_large_slice_is_sampled_and_equally_each_time(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read_history(log, settings())
-    monkeypatch.setattr(learning, "MAX_JUDGED", 50)
+    monkeypatch.setattr(history, "MAX_JUDGED", 50)
     parts = [read_history(log, settings()).newest for _ in range(2)]
     assert parts[0] == parts[1]
     assert len(parts[0]) == 50
@@ -149,7 +150,7 @@ def test_one_click_where_nobody_looks_is_no_certainty() -> None:
 
 
 def test_of_many_repeated_queries_those_with_the_most_clicks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 2)
+    monkeypatch.setattr("reranker.retrain.history.MOST_QUERIES", 2)
     clicks = {"a": 3, "b": 9, "c": 3, "d": 1}
     repeated = {
         query: [Rating(query, "d1", 9, n, 9.0, n, 9.0), Rating(query, "d2", 9, 1, 9.0, 1, 9.0)]
@@ -162,7 +163,7 @@ def test_of_many_repeated_queries_those_with_the_most_clicks_are_kept(monkeypatc
 def test_earlier_periods_know_only_queries_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(tmp_path, memory_engine()).fill()
     log = shop.log(tmp_path / "log", impressions=2000)
-    monkeypatch.setattr("reranker.retrain.learning.MOST_QUERIES", 5)
+    monkeypatch.setattr("reranker.retrain.history.MOST_QUERIES", 5)
     history = read_history(log, shop.settings(words_only=False))
     assert len(history.repeated) == 5
     assert len(history.periods) == 3 and any(period.repeated for period in history.periods)

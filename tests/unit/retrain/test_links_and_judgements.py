@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reranker.formats import RejectLog
-from reranker.retrain.learning import is_for_the_gate, read_links_and_judgements
+from reranker.retrain.learner import is_for_the_gate, read_links_and_judgements
 
 
 def files(path: Path, n: int = 200) -> tuple[Path, Path]:

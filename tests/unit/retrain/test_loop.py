@@ -28,8 +28,10 @@ from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.models.training_queries import TrainingQueries
 from reranker.releases import CARRIED_FROM, CONTROL_INDEX, read_control, update_control
-from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
+from reranker.retrain.history import read_history
+from reranker.retrain.learner import MARK, LinksAndJudgements
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
+from reranker.retrain.report import RetrainResult
 from reranker.training import Listener, from_links, from_pairs
 from reranker.training.form_choice import ScoreForm
 from reranker.training.remembering import MemoryTrial

@@ -9,7 +9,7 @@ import pytest
 
 from reranker.errors import ArtifactError, ConfigError
 from reranker.models.model_folder import save_model
-from reranker.retrain.learning import MARK
+from reranker.retrain.learner import MARK
 from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of
 from tests.engines.memory import memory_engine
 from tests.unit.small_models import small_model

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, NothingToLearn
-from reranker.retrain.learning import cutoff_of
+from reranker.retrain.history import cutoff_of
 from reranker.retrain.settings import RetrainSettings
 
 
