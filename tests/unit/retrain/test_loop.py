@@ -403,7 +403,7 @@ def test_the_same_between_the_vectors_and_the_last_write(shop: Shop, logs: dict[
 def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     tmp_path: Path, logs: dict[str, Path]
 ) -> None:
-    engine = memory_engine()
+    engine = open_engine(f"tantivy:{tmp_path / 'index'}")
     shop = Shop(tmp_path, engine).with_impacts()
     engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
     build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)
