@@ -135,6 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if len(self.connections) > self.most and not self._served:
             self._refuse(503, "overloaded", "too many connections are open", "retry-after: 1\r\n")
+            self.connections.discard(self)  # else those that are refused would keep others out
             return
         self._served = True
         self._n_head += len(data)
