@@ -70,23 +70,27 @@ async def answer(connection: Connection) -> tuple[int, str, bytes]:
     return int(head.split()[1]), head, await reader.readexactly(length)
 
 
-def test_more_connections_than_may_be_open_are_answered_with_503() -> None:
+def test_more_connections_than_may_be_open_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REFUSED_S", 60.0)
+
     async def run() -> None:
         async with running(most=2) as site:
             first, second = await site.connect(), await site.connect()
             assert (await answer(first))[0] == (await answer(second))[0] == 200
-            for _ in range(5):  # connections that were refused do not count, although they are open
-                third = await site.connect()
-                status, head, body = await answer(third)
-            assert status == 503 and "retry-after: 1\r\n" in head and "connection: close\r\n" in head
-            assert json.loads(body)["error"]["type"] == "overloaded" and site.refused == {"overloaded": 5}
-            assert await third[0].read() == b""
+            more = [await site.connect() for _ in range(5)]
+            for connection in more:
+                status, head, body = await answer(connection)
+                assert status == 503 and "retry-after: 1\r\n" in head and "connection: close\r\n" in head
+                assert json.loads(body)["error"]["type"] == "overloaded"
+            assert site.refused == {"overloaded": 5}
             assert (await answer(first))[0] == 200
             second[1].close()
             await second[1].wait_closed()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(10):  # those that were refused do not count, although they are open
                 while (await answer(await site.connect()))[0] != 200:
                     await asyncio.sleep(0.01)
+            for _, writer in more:
+                writer.close()
 
     asyncio.run(run())
 
@@ -131,6 +135,8 @@ def test_headers_without_end_are_refused() -> None:
             reader, writer = await site.connect()
             writer.write(b"GET / HTTP/1.1\r\n" + b"X-Long: " + b"y" * (8 * server.LONGEST_HEAD))
             assert b" 431 " in await reader.readline() and site.refused == {"headers_too_large": 1}
+            async with asyncio.timeout(10):
+                await reader.read()  # until the server closes the connection
             writer.close()
 
     asyncio.run(run())
