@@ -68,7 +68,7 @@ class VersionEncoder:
         # Function that returns the value of `_src` for a document's text.
         self.source_hash = encoder.view.source_hash
         if "impacts" in routes and capabilities is None:
-            raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
+            raise ConfigError("route impacts needs the engine's capabilities: the types of its fields differ by engine")
         self._impacts = impacts if "impacts" in routes else None
         if "impacts" in routes and impacts is None:
             raise ConfigError("route impacts needs the impacts of a model, and only its document side was given")

@@ -37,7 +37,7 @@ SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are sh
 OWN_TOP: Final = "put your own hits on top by a `pinned` query in --body: they keep their places"
 PLAIN_OPTIONS: Final = {
     "set": "every setting is an option of its own: write --KEY VALUE",
-    "help_expert": "`--help` lists all options: write --KEY VALUE",
+    "help_expert": "`--help` lists all options",
 }
 N_ADDED: Final = "`--retrieve impacts` adds 100 documents"
 RAW_LOG: Final = {"format": f"it is detected; {IMPORTS_SAY}", "rejects": IMPORTS_SAY}
@@ -109,7 +109,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     "embed": {
         "batch": "256 documents are written together",
         "threads": "every core has a thread",
-        "fresh": "to begin again, remove the two files that the command names",
+        "fresh": "to begin again, remove the files OUT.partial and OUT.partial.json",
     },
     "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
     "search": {
@@ -123,7 +123,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "max_waiting": "64 requests wait; further ones are answered with 503",
         "max_body_mb": "bodies with documents or several searches have up to 8 MB",
         "max_search_kb": "bodies of one search, or of events, have up to 64 KB",
-        "salt": "a session always belongs to the same share of sessions",
+        "salt": "a session is always in the same group",
         "keep_top": OWN_TOP,
         "neighbours": N_ADDED,
         "threads": "searches wait for the engine without threads; --at-once limits their number",

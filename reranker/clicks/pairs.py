@@ -897,8 +897,10 @@ class Rating:
     examined: float
     """Expected number of people who examined it, by the propensities of its ranks; ``people`` without propensities."""
     recent_clicks: float
+    """Like ``clicks``, but each person counts half for every `HALF_LIFE_DAYS` between the list and the end of the time
+    range. Equal to ``clicks`` if the range has no end."""
     recent_examined: float
-    """Both with people who count half for each `HALF_LIFE_DAYS` before the end of the time range, if it has one."""
+    """Like ``examined``, with people who count less in the same way."""
 
     @property
     def share(self) -> float:

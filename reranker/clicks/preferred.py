@@ -1,8 +1,8 @@
 """Preferences of users among the documents shown for a repeated query, from clicks over expected clicks.
 
 For one query q, the attraction of document d is estimated from three numbers: c, the people who clicked it; e, the
-people who are expected to have examined it; and s, its score as served. In c and e, people of long ago count less. With
-a Poisson model ::
+people who are expected to have examined it; and s, its score as served. The people of older lists count less in c
+and e (`reranker.clicks.pairs.Rating`). With a Poisson model ::
 
     c ~ Poisson(e a),   a = m g,   m = exp(u_q + b (s - mean s)),   g ~ Gamma with mean 1 and variance 1 / k
 

@@ -124,7 +124,6 @@ async def search_index(
     and the reason. 503 with ``Retry-After`` if the engine does not answer in time.
     """
     query_id = str(uuid.uuid4())
-
     call = call_of(state, wanted, context)
 
     def work() -> tuple[bytes, Searched]:

@@ -39,7 +39,7 @@ IDLE_S: Final = 6
 REFUSED_S: Final = 1.0
 """Seconds for which what a client sends is thrown away after its request was refused, so that it reads the answer."""
 LONGEST_HEAD: Final = 128 * 1024
-"""Headers of more bytes, after the first piece that is read, are refused; the service itself accepts fewer."""
+"""Largest request line with headers, in bytes, that is read in several pieces; the service itself accepts less."""
 BACKLOG: Final = 1024
 MAX_CONNECTIONS: Final = 4096
 """High, because idle and slow connections cost little and must not keep other clients out."""
@@ -133,7 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Read a part of a request."""
         if self._is_refused:  # closing the connection at once would make the client lose the answer
             return
-        if len(self.connections) > self.most and not self._served:
+        if not self._served and len(self.connections) > self.most:
             self._refuse(503, "overloaded", "too many connections are open", "retry-after: 1\r\n")
             self.connections.discard(self)  # else those that are refused would keep others out
             return
