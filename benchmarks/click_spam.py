@@ -34,8 +34,9 @@ import numpy as np
 from simulated_data import SITES, Site
 
 from reranker.baselines.comparison import read_corpus
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import LogFiles, LogTask, PairConfig, Resources, make_pairs, prepared
+from reranker.clicks.schema import DAY_MS
 from reranker.clicks.simulator import START_MS, LogPlan, PositionBased
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair

@@ -564,7 +564,8 @@ def simulate_clicks(as_json: bool, **options: Any) -> None:
     """
     import numpy as np
 
-    from reranker.clicks.log import DAY_MS, ClickLog
+    from reranker.clicks.log import ClickLog
+    from reranker.clicks.schema import DAY_MS
     from reranker.clicks.simulator import (
         DAYS,
         START_MS,

@@ -38,9 +38,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from reranker.clicks.log import DAY_MS, PEOPLE, STORED
+from reranker.clicks.log import PEOPLE, STORED
 from reranker.clicks.privacy import Kind, Pseudonymiser, redact
-from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
+from reranker.clicks.schema import CART, CLICK, DAY_MS, IMPRESSION, PURCHASE
 from reranker.config import instant
 from reranker.formats import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES

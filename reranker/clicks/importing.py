@@ -39,8 +39,9 @@ from reranker.clicks.forms import (
     Values,
     unwrapped,
 )
-from reranker.clicks.log import DAY_MS, ClickLog, LogTransaction, Source, clock, damaged
+from reranker.clicks.log import ClickLog, LogTransaction, Source, clock, damaged
 from reranker.clicks.privacy import Pseudonymiser
+from reranker.clicks.schema import DAY_MS
 from reranker.config import milliseconds
 from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError

@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from reranker.arrays import Bool, Int64
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.clicks.schema import TABLES, pyarrow_module
+from reranker.clicks.schema import DAY_MS, TABLES, pyarrow_module
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
@@ -254,7 +254,6 @@ def damaged(path: Path, reason: str) -> InputError:
     return InputError(f"{message}: restore the folder from a backup, or import the logs again", path=str(path))
 
 
-DAY_MS = 86_400_000
 SPILL_ROWS = 100_000
 """Number of rows held in memory before they are written."""
 MAX_DAYS, MIN_DAY_ROWS = 62, 64

@@ -27,7 +27,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
-from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
+from reranker.clicks.schema import DAY_MS, TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
@@ -392,7 +392,7 @@ def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int
     numbers = {
         **{name: getattr(config, name) or _OFF for name in caps},
         "min_dwell_s": config.min_dwell_s,
-        "half_life_ms": HALF_LIFE_DAYS * 86_400_000,
+        "half_life_ms": HALF_LIFE_DAYS * DAY_MS,
         # The largest probability that two clicks of a person are on one document: 2^-(entropy of order 2).
         "max_collision": float(2.0**-rules.min_entropy_bits),
     }

@@ -10,8 +10,10 @@ logged values. Times are milliseconds since 1970 in UTC; None if the time is mis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+DAY_MS: Final = 86_400_000
+"""Milliseconds of a day."""
 ColumnType = Literal["string", "int32", "int64", "double", "bool"]
 
 TABLES: dict[str, dict[str, ColumnType]] = {

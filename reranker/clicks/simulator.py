@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.log import DAY_MS
-from reranker.clicks.schema import CLICK, IMPRESSION, TABLES, Impression, ShownDocument
+from reranker.clicks.schema import CLICK, DAY_MS, IMPRESSION, TABLES, Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 

@@ -24,7 +24,8 @@ from indexer.encoding import VersionEncoder, present_routes
 from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
+from reranker.clicks.schema import DAY_MS
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file

@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
-from reranker.clicks.log import DAY_MS
 from reranker.clicks.propensities import Propensities
-from reranker.clicks.schema import Impression
+from reranker.clicks.schema import DAY_MS, Impression
 from reranker.engines.bodies import candidate_body, fill_template
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors

@@ -12,7 +12,8 @@ import pytest
 
 from reranker.clicks import importing
 from reranker.clicks.importing import ImportReport, LiveSource, import_live
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
+from reranker.clicks.schema import DAY_MS
 from reranker.engines import WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import IndexMissing, InputError

@@ -453,7 +453,7 @@ def rate_lists(
     seen: dict[tuple[str, str, str], Rated] = {}
     for one in lists:
         age_ms = 0 if one.time is None or until is None else until - one.time
-        freshness = math.floor(1000 * 0.5 ** (age_ms / (HALF_LIFE_DAYS * 86_400_000)) + 0.5)
+        freshness = math.floor(1000 * 0.5 ** (age_ms / (HALF_LIFE_DAYS * _DAY_MS)) + 0.5)
         for shown in one.shown:
             units = chances[min(shown.rank, len(chances)) - 1]
             new = Rated(1, int(shown.clicked), units, shown.clicked * UNIT * freshness, units * freshness)

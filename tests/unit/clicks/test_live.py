@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from reranker.clicks.importing import LiveSource, import_live
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
+from reranker.clicks.schema import DAY_MS
 from reranker.records import Hit, StoredDocument
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event
 from tests.unit.clicks.test_log import ids

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.clicks.importing import open_logs
-from reranker.clicks.log import DAY_MS, MANIFEST, Batch, ClickLog, read_log_manifest, read_part, to_tables
-from reranker.clicks.schema import TABLES
+from reranker.clicks.log import MANIFEST, Batch, ClickLog, read_log_manifest, read_part, to_tables
+from reranker.clicks.schema import DAY_MS, TABLES
 from reranker.errors import ConfigError, InputError
 from tests.engines.policy import library
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines

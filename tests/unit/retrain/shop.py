@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from indexer.build import BuildOptions, build_index
-from reranker.clicks.log import DAY_MS, ClickLog
+from reranker.clicks.log import ClickLog
+from reranker.clicks.schema import DAY_MS
 from reranker.clicks.simulator import LogPlan, PositionBased, attraction_of, simulate, tables_of
 from reranker.engines.protocol import Engine
 from reranker.lexical.bm25 import LexicalSettings
