@@ -17,10 +17,10 @@ from reranker.clicks.exports import (
     write_judgements,
     write_tsv,
 )
-from reranker.clicks.pairs import Rating
 from reranker.errors import ConfigError, InputError
 from reranker.records import Pair
 from reranker.tables import read_pairs, read_qrels, read_queries
+from tests.ratings import rating
 
 JUDGED = [
     ClickJudgement("red shoe", "a", 1.0),
@@ -31,12 +31,12 @@ JUDGED = [
 
 def test_shares_of_clicks() -> None:
     ratings = [
-        Rating("q", "a", 10, 5, 10.0, 5, 10.0),
-        Rating("q", "b", 10, 5, 2.5, 5, 2.5),
-        Rating("q", "c", 2, 1, 2.0, 1, 2.0),
-        Rating("q", "d", 3, 0, 1.0, 0, 1.0),
-        Rating("q", "e", 1, 1, 0.0, 1, 0.0),
-        Rating("q", "f", 1, 0, 0.0, 0, 0.0),
+        rating("q", "a", 10, 5),
+        rating("q", "b", 10, 5, 2.5),
+        rating("q", "c", 2, 1),
+        rating("q", "d", 3, 0, 1.0),
+        rating("q", "e", 1, 1, 0.0),
+        rating("q", "f", 1, 0, 0.0),
     ]
     assert [one.value for one in judgements_of_ratings(ratings)] == [0.5, 1.0, 0.5, 0.0, 1.0, 0.0]
     assert [one.document for one in judgements_of_ratings(ratings, min_people=3)] == ["a", "b", "d"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import Rating, impressions, make_pairs
+from reranker.clicks.pairs import impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.simulator import LogPlan, PositionBased, simulate, tables_of
 from reranker.errors import NothingToLearn
@@ -18,6 +18,7 @@ from reranker.retrain.learner import Learner, LinksAndJudgements
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, from_judgements
 from tests.engines.memory import memory_engine
+from tests.ratings import rating
 from tests.seeds import seeded_rng
 from tests.unit.retrain.shop import Shop
 from tests.unit.small_models import small_model
@@ -126,12 +127,12 @@ def test_nobody_alone_makes_a_document_remembered_for_a_query(log: ClickLog) -> 
 def test_grades_are_by_clicks_of_those_who_looked() -> None:
     """``low`` has fewer clicks than ``top`` and was looked at much less: it is liked more."""
     rated = [
-        Rating("q", "top", 100, 30, 100.0, 30, 100.0),
-        Rating("q", "low", 100, 9, 12.0, 9, 12.0),
-        Rating("q", "never", 100, 0, 50.0, 0, 50.0),
-        Rating("alike", "a", 10, 1, 10.0, 1, 10.0),
-        Rating("alike", "b", 10, 1, 10.0, 1, 10.0),
-        Rating("nobody", "a", 10, 0, 10.0, 0, 10.0),
+        rating("q", "top", 100, 30),
+        rating("q", "low", 100, 9, 12.0),
+        rating("q", "never", 100, 0, 50.0),
+        rating("alike", "a", 10, 1),
+        rating("alike", "b", 10, 1),
+        rating("nobody", "a", 10, 0),
     ]
     assert grades_of(rated, {"q", "alike", "nobody"}) == {"q": {"top": 0.0, "low": 1.0, "never": 0.0}}
     assert grades_of(rated, {"alike"}) == {}
@@ -140,10 +141,10 @@ def test_grades_are_by_clicks_of_those_who_looked() -> None:
 
 def test_one_click_where_nobody_looks_is_no_certainty() -> None:
     rated = [
-        Rating("q", "sure", 1000, 600, 1000.0, 600, 1000.0),
-        Rating("q", "once", 1, 1, 0.1, 1, 0.1),
-        Rating("q", "c", 99, 9, 99.0, 9, 99.0),
-        Rating("q", "d", 1000, 300, 1000.0, 300, 1000.0),
+        rating("q", "sure", 1000, 600),
+        rating("q", "once", 1, 1, 0.1),
+        rating("q", "c", 99, 9),
+        rating("q", "d", 1000, 300),
     ]
     assert grades_of(rated, {"q"})["q"]["sure"] == 1.0
     assert grades_of(rated, {"q"})["q"]["c"] == 0.0
@@ -152,10 +153,7 @@ def test_one_click_where_nobody_looks_is_no_certainty() -> None:
 def test_of_many_repeated_queries_those_with_the_most_clicks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reranker.retrain.history.MOST_QUERIES", 2)
     clicks = {"a": 3, "b": 9, "c": 3, "d": 1}
-    repeated = {
-        query: [Rating(query, "d1", 9, n, 9.0, n, 9.0), Rating(query, "d2", 9, 1, 9.0, 1, 9.0)]
-        for query, n in clicks.items()
-    }
+    repeated = {query: [rating(query, "d1", 9, n), rating(query, "d2", 9, 1)] for query, n in clicks.items()}
     assert list(most_asked(repeated)) == ["a", "b"]
     assert most_asked({}) == {}
 

@@ -13,16 +13,12 @@ from reranker.models.repeated import RepeatedQueries
 from reranker.models.training_queries import TrainingQueries
 from reranker.retrain.repeated import MOST_DOCUMENTS, judged_periods, repeated_queries, with_preferences
 from reranker.retrain.served_ranks import RankedList, ServedModel
+from tests.ratings import rating
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
 
 MODEL = small_model()
 DOCUMENTS = tuple(f"d{number}" for number in range(6))
-
-
-def rating(query: str, document: str, people: int, clicks: int, age: float = 1.0) -> Rating:
-    """Return the rating of a document that everybody examined, when clicks of its time counted ``age`` of new ones."""
-    return Rating(query, document, people, clicks, float(people), age * clicks, age * people)
 
 
 def lists_of(queries: list[str]) -> dict[str, RankedList]:
@@ -64,6 +60,18 @@ def test_repeated_queries_are_training_queries_of_a_model_that_knows_its_own() -
     assert model.training_queries.have_documents(["d1"]).all()
     assert with_preferences(MODEL, kept, ["red shoe"]).training_queries is None
     assert with_preferences(small_model(training_queries=known), None, ["red shoe"]).training_queries is known
+
+
+def test_recent_clicks_decide_between_documents_that_were_liked_at_different_times() -> None:
+    lists, rated = lists_of(QUERIES), ratings_of(QUERIES, liked=4)
+    for query, of_query in rated.items():
+        of_query[4] = rating(query, "d4", 40, 35, freshness=0.1)
+        of_query[5] = rating(query, "d5", 40, 30)
+    kept = repeated_queries(rated, lists, 1, ServedModel(MODEL, 1.0), 2).queries
+    assert kept is not None
+    one = kept.of_query("query 3")
+    # The share of clicks is nearly the same; that of d4 is less certain, and its people still count as people.
+    assert 0 < one["d4"] < one["d5"]
 
 
 def test_nothing_is_preferred_for_a_single_person_or_without_a_weight() -> None:
