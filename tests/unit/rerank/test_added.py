@@ -15,7 +15,8 @@ from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
 from tests.engines.memory import memory_engine
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import Served
+from tests.services import small_index
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
 QUERY = "word3 word0"
@@ -63,10 +64,9 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    documents = random_documents(60)
-    engine = memory_engine()
-    yield serve(engine, "docs", tmp_path_factory.mktemp("memory"), documents, model_of(documents))
-    engine.close()
+    served = small_index(tmp_path_factory.mktemp("memory"), memory_engine(), n=60)
+    yield served
+    served.engine.close()
 
 
 def reranker_of(engine: Any) -> Reranker:

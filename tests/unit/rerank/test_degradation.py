@@ -25,15 +25,15 @@ from reranker.rerank.ranking import final_order, kept_in_place, pinned_ids
 from reranker.store import StoreWriter, VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
+from tests.services import small_index
 from tests.unit.rerank.test_reranker import BODY, QUERY, Spy, reranker_of
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    documents = random_documents(40)
-    engine = memory_engine()
-    yield serve(engine, "docs", tmp_path_factory.mktemp("memory"), documents, model_of(documents))
-    engine.close()
+    served = small_index(tmp_path_factory.mktemp("memory"), memory_engine(), n=40)
+    yield served
+    served.engine.close()
 
 
 SCORES = (None, 0.0, 1.0, 1.0, 2.0, 17.5, math.nan, math.inf, -math.inf, -3.0, 1.7014124e38, 1e300)

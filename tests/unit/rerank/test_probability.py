@@ -18,7 +18,8 @@ from reranker.rerank.calibration import Probability
 from tests.engines.memory import memory_engine
 from tests.engines.policy import library
 from tests.seeds import seeded_rng
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import Served
+from tests.services import small_index
 from tests.unit.rerank.test_reranker import BODY
 
 Grades = dict[str, dict[str, float]]
@@ -108,10 +109,9 @@ def test_probabilities_keep_the_order_and_are_read_back() -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    documents = random_documents(150)
-    engine = memory_engine()
-    yield serve(engine, "docs", tmp_path_factory.mktemp("probability"), documents, model_of(documents))
-    engine.close()
+    served = small_index(tmp_path_factory.mktemp("probability"), memory_engine(), n=150)
+    yield served
+    served.engine.close()
 
 
 def test_a_fit_has_one_only_where_it_is_wanted(served: Served) -> None:

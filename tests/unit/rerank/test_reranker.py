@@ -21,7 +21,8 @@ from reranker.rerank.candidates import documents_of
 from reranker.rerank.search import needs_the_query, shows_source_alone
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from tests.engines.memory import memory_engine
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import Served, model_of
+from tests.services import small_index
 
 BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}}
 QUERY = "word3 word11 word0"
@@ -29,10 +30,9 @@ QUERY = "word3 word11 word0"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    documents = random_documents(150)
-    engine = memory_engine()
-    yield serve(engine, "docs", tmp_path_factory.mktemp("memory"), documents, model_of(documents))
-    engine.close()
+    served = small_index(tmp_path_factory.mktemp("memory"), memory_engine(), n=150)
+    yield served
+    served.engine.close()
 
 
 def reranker_of(served: Served, route: str = "fetch", engine: Engine | None = None, **settings: Any) -> Reranker:
