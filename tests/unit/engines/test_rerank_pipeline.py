@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.engines import rerank_pipeline
 from tests.engines.rerank_pipeline import FILES, TRUSTED, filled
 
+GUIDE = FILES.parents[1] / "docs" / "guide" / "opensearch-rerank.md"
 SERVICE = "http://ssi.internal:8080"
 VALUES = {
     "SERVICE": SERVICE,
@@ -56,6 +58,20 @@ def test_the_connector_has_the_script_in_readable_form() -> None:
     assert filled("connector.json", **VALUES)["actions"][0]["pre_process_function"] == script
 
 
+def test_the_shell_function_of_the_guide_fills_the_files() -> None:
+    lines = GUIDE.read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("    engine="))
+    end = next(number for number, line in enumerate(lines) if line.startswith("    send()"))
+    names = ("cluster_settings.json", "connector.json", "model.json", "pipeline.json")
+    fills = "".join(f"fill {name}; printf '\\0'\n" for name in names)
+    script = "\n".join([*lines[start : end + 1], "connector=C1 model=M1", fills])
+    printed = subprocess.run(["bash", "-euc", script], cwd=GUIDE.parents[2], capture_output=True, text=True, check=True)
+    service = "http://ssi:8080"
+    values = {**VALUES, "SERVICE": service, "SERVICE_REGEX": service, "KEY": "none"}
+    filled_by_shell = [json.loads(text) for text in printed.stdout.split("\0")[:-1]]
+    assert filled_by_shell == [filled(name, **values) for name in names]
+
+
 def test_the_files_are_sent_in_the_order_of_the_guide() -> None:
     """The helper of the tests, which sends them to a real OpenSearch, and the guide name the same requests."""
     sent: list[str] = []
@@ -67,7 +83,7 @@ def test_the_files_are_sent_in_the_order_of_the_guide() -> None:
 
     with rerank_pipeline.installed(send, SERVICE):
         pass
-    guide = (FILES.parents[1] / "docs" / "guide" / "opensearch-rerank.md").read_text(encoding="utf-8")
+    guide = GUIDE.read_text(encoding="utf-8")
     named = [" ".join(pair) for pair in re.findall(r'-X (\w+) "\$engine(/[^"?]*)', guide)]
     assert [request for request in named if "_predict" not in request] == sent
     assert {path.name for path in FILES.glob("*.json")} == set(re.findall(r"\w+\.json", guide))
