@@ -47,7 +47,8 @@ from reranker.evaluation import evaluate_run, paired_test
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
-from reranker.retrain.loop import Retraining, RetrainResult, folder_of
+from reranker.retrain.loop import Retraining, folder_of
+from reranker.retrain.result import RetrainResult
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView

@@ -20,7 +20,7 @@ from reranker.retrain.settings import GateConfig, RetrainSettings
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from reranker.retrain.loop import RetrainResult
+    from reranker.retrain.result import RetrainResult
 
 
 _RETRAIN_EXAMPLES = """\b

@@ -12,11 +12,11 @@ refused if the live version is no longer the one that the gate compared with.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -50,6 +50,7 @@ from reranker.retrain.history import REMEMBERED_BY, History, check_log, read_his
 from reranker.retrain.learner import MARK, Learner, LinksAndJudgements
 from reranker.retrain.repeated import judged_periods, repeated_queries, with_preferences
 from reranker.retrain.report import examples_of, render_retraining
+from reranker.retrain.result import RetrainResult
 from reranker.retrain.served_ranks import (
     EarlierClicks,
     EncodedPool,
@@ -194,55 +195,6 @@ def still_live(expected: str | None) -> Callable[[ControlRecord], None]:
 
 def _name(model_id: str | None) -> str:
     return model_id[:NAME_DIGITS] if model_id else "none"
-
-
-@dataclass(frozen=True)
-class RetrainResult:
-    """Result of a retraining."""
-
-    outcome: Literal["promoted", "refused", "would promote"]
-    reason: str
-    """Sentences of the gate."""
-    index: str
-    live_before: str | None
-    """Id of the live model before; None if there was none."""
-    live_after: str | None
-    """Id of the live model afterwards."""
-    base: str
-    """Id of the model from which training started."""
-    candidate: str
-    """Id of the new model."""
-    encoder: str
-    """Encoder id of the new model."""
-    model_path: Path
-    """Folder of the new model."""
-    data: Mapping[str, Any]
-    """Statistics of the data, by the names of ``--json``: numbers of impressions used for training (``learned``, of
-    them ``undated`` without a time) and for the gate (``judged``); ``cutoff``, the start of the newest slice, and
-    ``first`` and ``last``, the ends of the log, in milliseconds; ``people`` in the newest slice (users, or sessions if
-    no user is known); numbers of preferences from clicks (``pairs``) and from ``other`` sources; ``documents``; and
-    what was ``dropped``, by reason."""
-    verdict: Mapping[str, Any]
-    """Verdict of the gate as JSON."""
-    documents_written: int = 0
-    """Number of document updates in the index; 0 if the encoder did not change."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Duration of each step in seconds."""
-    report: Path | None = None
-    """The HTML report, if written."""
-
-    @property
-    def exit_code(self) -> int:
-        """Exit status of the command: 0, or the status for a refusal."""
-        return GateRefused.exit_code if self.outcome == "refused" else 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON-compatible values."""
-        values = asdict(self)
-        values["model_path"] = str(self.model_path)
-        values["report"] = None if self.report is None else str(self.report)
-        values["seconds"] = {step: round(value, 3) for step, value in self.seconds.items()}
-        return values
 
 
 @dataclass

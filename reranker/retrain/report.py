@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from reranker.engines.protocol import Engine
 from reranker.figures import BLUE, LIGHT, RED, chart, stacked_tables, whole_numbers
 from reranker.retrain.gate import LIVE, NEW, Measured
 from reranker.retrain.history import History
+from reranker.retrain.result import RetrainResult
 from reranker.retrain.served_ranks import MAX_IDS, RankedList, ServedComparison
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of
-
-if TYPE_CHECKING:
-    from reranker.retrain.loop import RetrainResult
 
 MAX_RANKS = 100
 """Maximum number of ranks drawn. A single event may state a position of a million, and deeper ranks share one

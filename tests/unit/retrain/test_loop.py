@@ -30,7 +30,8 @@ from reranker.models.training_queries import TrainingQueries
 from reranker.releases import CARRIED_FROM, CONTROL_INDEX, read_control, update_control
 from reranker.retrain.history import read_history
 from reranker.retrain.learner import MARK, LinksAndJudgements
-from reranker.retrain.loop import REFUSED, Retraining, RetrainResult, folder_of, may_remember_the_forgotten
+from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
+from reranker.retrain.result import RetrainResult
 from reranker.training import Listener, from_links, from_pairs
 from reranker.training.form_choice import ScoreForm
 from reranker.training.remembering import MemoryTrial

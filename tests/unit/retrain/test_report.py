@@ -16,8 +16,8 @@ from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
 from reranker.retrain.gate import Check, GateVerdict, Measured, QueryChange
 from reranker.retrain.history import History
-from reranker.retrain.loop import RetrainResult
 from reranker.retrain.report import render_retraining
+from reranker.retrain.result import RetrainResult
 from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
 from reranker.training.form_choice import FormChoice, ScoreForm
