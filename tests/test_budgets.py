@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
 """Share by which a number may be below its budget."""
 LINES: dict[str, int] = {
-    "reranker": 4220,
+    "reranker": 4270,
     "reranker/baselines": 420,
     "reranker/cli": 4640,
     "reranker/clicks": 3530,
     "reranker/engines": 4330,
-    "reranker/kernels": 990,
-    "reranker/lexical": 1210,
+    "reranker/kernels": 1005,
+    "reranker/lexical": 1175,
     "reranker/models": 1350,
     "reranker/rerank": 2850,
     "reranker/retrain": 1830,

@@ -18,6 +18,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.accounts",
         "reranker.arrays",
         "reranker.config",
+        "reranker.cores",
         "reranker.deadline",
         "reranker.errors",
         "reranker.heap",

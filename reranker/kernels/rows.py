@@ -4,6 +4,8 @@ Rows are 2**31 - 1 columns wide; scipy's own products would allocate arrays of t
 candidates lie anywhere in the store, so each row is prefetched while others are scored. Kernels access raw memory,
 so their arguments are checked before they are called.
 
+Large inputs are shared among the cores by rows, which do not depend on one another.
+
 Types are declared, so machine code is compiled once per machine: at the first import, in about 10 s. It is cached next
 to this file or in the user's cache directory, and no request waits for a compiler. Sums are reassociated for SIMD in an
 order that depends only on lengths, so equal inputs give equal bits in any batch.
@@ -21,6 +23,7 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic
 
 from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64
+from reranker.cores import in_parts, n_cores
 from reranker.errors import InputError, ShapeMismatch
 
 Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
@@ -37,6 +40,7 @@ _LINE = 16  # values of 4 bytes in a cache line
 _AHEAD = 2  # candidates between prefetching a row and reading it
 _ASKED_TERMS = 1024  # prefetched terms of a row; the processor's own prefetching covers the rest
 _CHECKED_ROWS = 1 << 14
+_VALUES_A_CORE = 1 << 18  # values of a sparse matrix for each thread, or scores, at least
 
 
 class Rows(NamedTuple):
@@ -328,7 +332,9 @@ def highest_places(scores: Float32, n: int) -> Int32:
     """
     out = np.empty((len(scores), min(n, scores.shape[1])), np.int32)
     if out.size:
-        _highest(np.ascontiguousarray(scores, np.float32), out)
+        values = np.ascontiguousarray(scores, np.float32)
+        bounds = np.linspace(0, len(values), 1 + _n_parts(values.size)).astype(int).tolist()
+        in_parts(lambda first, last: _highest(values[first:last], out[first:last]), bounds)
     return out
 
 
@@ -337,7 +343,11 @@ def embed_rows(rows: sp.csr_matrix | Rows, E: Float32) -> Float32:
     check_rows(rows.indptr, rows.indices, rows.data)
     check_embedding(E)
     out = np.zeros((len(rows.indptr) - 1, E.shape[1]), np.float32)
-    _embed(*_arrays(rows), E, out)
+    indptr, indices, data = _arrays(rows)
+    in_parts(
+        lambda first, last: _embed(indptr[first : last + 1], indices, data, E, out[first:last]),
+        _bounds(indptr, len(data)),
+    )
     return out
 
 
@@ -379,7 +389,11 @@ def dense_products(rows: sp.csr_matrix, postings: sp.csr_matrix) -> Float32:
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < n:
             raise ShapeMismatch(f"ids from {ids.min()} to {ids.max()} do not fit {n} columns; build both from one task")
     out = np.zeros((rows.shape[0], n_documents), np.float32)
-    _products(*_arrays(rows), *_arrays(postings), out)
+    (indptr, words, values), lists = _arrays(rows), _arrays(postings)
+    in_parts(
+        lambda first, last: _products(indptr[first : last + 1], words, values, *lists, out[first:last]),
+        _bounds(indptr, out.size),
+    )
     return out
 
 
@@ -470,6 +484,16 @@ def check_finite_rows(E: Float32, name: str) -> None:
 
 def _arrays(rows: sp.csr_matrix | Rows) -> tuple[Int64, AnyInt, Float32]:
     return np.ascontiguousarray(rows.indptr, np.int64), _ids(rows.indices), _floats(rows.data)
+
+
+def _n_parts(n_values: int) -> int:
+    return min(n_cores(), 1 + n_values // _VALUES_A_CORE)
+
+
+def _bounds(indptr: Int64, n_values: int) -> list[int]:
+    """Return the bounds of parts of the rows that have equally many words."""
+    inner = np.linspace(0, indptr[-1], 1 + _n_parts(n_values))[1:-1]
+    return [0, *np.searchsorted(indptr[:-1], inner).tolist(), len(indptr) - 1]
 
 
 def _ids(indices: AnyInt) -> AnyInt:

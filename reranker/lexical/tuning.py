@@ -6,21 +6,20 @@ Settings are compared by their mean average precision (MAP) on training or valid
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.stats import qmc
 
 from reranker.arrays import Bool, Float32, Float64, Int64, offsets_of
+from reranker.cores import bounds_of, in_parts, n_cores, on_cores
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, standard_error
 from reranker.kernels.rows import dense_products, dots, highest_places
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
@@ -39,89 +38,39 @@ from reranker.text.rows import row_of, used_columns
 
 TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
-
-
 COVERING = "bm25 with coverage"
 """Name under which `tune_lexical` returns bm25 with coverage: fields also count by their covered share of the idf."""
-
-
 MAX_QUERIES = 500
 """Number of queries of a task that settings are scored on; twice as many with a memory."""
-
-
 MAX_DOCUMENTS = 20_000
 """Number of documents that these queries are ranked over."""
-
-
 _WEIGHTS = (0.01, 1000.0)  # bounds of a field's weight
-
-
 _BLOCKS = (100, 200, 350)  # numbers of queries after which settings that are surely worse are given up
-
-
 _SURELY = 2.0  # standard errors of the paired difference by which they are
-
-
 _FEW_QUERIES, _FEW_DOCUMENTS = 100, 10_000  # of the rough comparison that decides where the search continues
-
-
 _N_STARTS = 32  # Sobol points
-
-
 _N_SEARCHED = 3  # starting points from which a pattern search goes on
-
-
 _ROUGH = (1.0, 0.5)  # step sizes of a rough search, as fractions of the axis's step
-
-
 _FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # those of a search on all queries and documents
-
-
 _N_SWEEPS = 3  # passes over all axes with one step size
-
-
 _GAIN = 1e-5  # least improvement of MAP for a move
-
-
 _GAP = 0.25  # mean score of relevant documents minus that of random ones, after scaling by ``factor``
-
-
 _LEAST_GAP = 1e-6  # scores are of the size of an idf; a smaller gap is rounding
-
-
 _N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
-
-
 _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
-
-
 _POSTINGS_A_CORE = 50_000  # postings per thread that are weighted
-
-
 _SHARED_A_CORE = 50_000  # words that queries share with their candidates, per thread
-
-
 N_CANDIDATES = 200
 """Documents of the highest scores that a search of settings ranks for each query."""
-
-
 _SCORED_AT_ONCE = 64  # queries whose scores of all documents are in memory
-
-
 _LACKING = 10.0  # penalty for each point of MAP below the floor
-
-
 _CAUTION = 0.5
 """MAP that a parameter costs if it is one step (a factor of 3, or .25 for b) from its usual value, times the number of
 training queries.
 
 A distance of two steps costs four times as much. So one step costs .008 MAP with 60 training queries, .0005 with 1,000.
 """
-
-
 _COVERAGE_STEPS = 2.0  # squared steps that the coverage of a field counts, whatever its value
-
-
 TITLE_WEIGHT = 2.0
 """Usual weight of the field with the fewest words, relative to 1 of the others."""
 
@@ -238,8 +187,10 @@ def tune_lexical(
         return _tuned(corpus, samples, form, weights, covers, known, bounds, np.random.default_rng(seed))
 
     # The forms are independent of one another, so the results do not depend on the number of cores.
-    with ThreadPoolExecutor(min(_n_cores(), len(forms))) as cores:
-        return {name: each for one in cores.map(tuned, forms) for name, each in one.items()}
+    with ThreadPoolExecutor(n_cores()) as cores:
+        others = [cores.submit(tuned, form) for form in forms[1:]]
+        parts = [tuned(forms[0]), *(other.result() for other in others)]
+    return {name: each for part in parts for name, each in part.items()}
 
 
 def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
@@ -305,15 +256,15 @@ class LexicalMeasure:
         relevant: Bool = self._relevant.toarray() > 0
         chosen = relevant.copy()
 
-        def in_parts(part: Callable[[int, int], Any]) -> list[Any]:
-            return _in_parts(part, _bounds(self.n_queries, min(_n_cores(), self.n_queries) or 1))
+        def by_queries(part: Callable[[int, int], Any]) -> list[Any]:
+            return in_parts(part, bounds_of(self.n_queries, min(n_cores(), self.n_queries) or 1))
 
         def add_highest(first: int, last: int) -> None:
             for settings in some:
                 chosen[first:last] |= self._highest(settings, first, last)
 
-        in_parts(add_highest)
-        found = collect_places(rows.indptr, rows.indices, postings, chosen, relevant, in_parts)
+        by_queries(add_highest)
+        found = collect_places(rows.indptr, rows.indices, postings, chosen, relevant, by_queries)
         used = np.zeros(len(postings.documents), bool)
         used[found.postings] = True
         number_of = offsets_of(used)
@@ -362,8 +313,8 @@ class LexicalMeasure:
             return values
 
         # Queries are independent of one another, so the values do not depend on the number of cores.
-        n_parts = min(_n_cores(), 1 + len(rows.data) // _WORDS_A_CORE)
-        return np.concatenate(_in_parts(part, _bounds(rows.shape[0], n_parts)))
+        n_parts = min(n_cores(), 1 + len(rows.data) // _WORDS_A_CORE)
+        return np.concatenate(in_parts(part, bounds_of(rows.shape[0], n_parts)))
 
     def _values_among(
         self, candidates: RankedPlaces, rows: sp.csr_matrix, weights: Float32, chosen: RowNumbers | None
@@ -378,8 +329,8 @@ class LexicalMeasure:
 
         places = candidates.queries[asked + 1], candidates.queries[asked]
         n_shared = int((candidates.offsets[places[0]] - candidates.offsets[places[1]]).sum())
-        n_parts = min(_n_cores(), 1 + n_shared // _SHARED_A_CORE)
-        return np.concatenate(_in_parts(part, _bounds(len(asked), n_parts)))
+        n_parts = min(n_cores(), 1 + n_shared // _SHARED_A_CORE)
+        return np.concatenate(in_parts(part, bounds_of(len(asked), n_parts)))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.
@@ -436,71 +387,14 @@ def _weights_of_postings(postings: Postings, statistics: _Statistics, settings: 
         def part(first: int, last: int) -> None:
             posting_weights(postings, norms, covers, of_fields, idf, settings.k1, (first, last), weights)
 
-        n_parts = min(_n_cores(), 1 + len(weights) // _POSTINGS_A_CORE)
-        inner = np.searchsorted(postings.offsets, _bounds(len(weights), n_parts)[1:-1]).tolist()
-        _in_parts(part, [0, *inner, len(idf)])
+        n_parts = min(n_cores(), 1 + len(weights) // _POSTINGS_A_CORE)
+        inner = np.searchsorted(postings.offsets, bounds_of(len(weights), n_parts)[1:-1]).tolist()
+        in_parts(part, [0, *inner, len(idf)])
         return weights
     total = np.zeros(len(postings.documents))
     for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
         total += part_of.astype(np.float64) * weight
     return total.astype(np.float32) * np.float32(settings.factor)
-
-
-def _n_cores() -> int:
-    return os.cpu_count() or 1
-
-
-@cache
-def _other_cores() -> ThreadPoolExecutor:
-    """Return threads for all cores but that of the caller."""
-    return ThreadPoolExecutor(max(_n_cores() - 1, 1), thread_name_prefix="ssi-tuning")
-
-
-# The threads do not exist in a process that is forked from this one.
-os.register_at_fork(after_in_child=_other_cores.cache_clear)
-
-
-class _ThisThread(threading.local):
-    """State of the current thread."""
-
-    is_one_of_several = False
-    """True while it makes calls of `_on_cores`. Nested calls then stay in this thread: the other cores are in use."""
-
-
-_this_thread = _ThisThread()
-_Result = TypeVar("_Result")
-
-
-def _on_cores(calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
-    """Return the results of calls that do not depend on one another, in order.
-
-    The caller's thread makes some of the calls, and the threads of the other cores make the rest.
-    """
-    n_threads = 1 if _this_thread.is_one_of_several else min(_n_cores(), len(calls))
-    if n_threads < 2:
-        return [call() for call in calls]
-
-    def some(first: int) -> list[_Result]:
-        _this_thread.is_one_of_several = True
-        try:
-            return [call() for call in calls[first::n_threads]]
-        finally:
-            _this_thread.is_one_of_several = False
-
-    others = [_other_cores().submit(some, first) for first in range(1, n_threads)]
-    parts = [some(0), *(other.result() for other in others)]
-    return [parts[number % n_threads][number // n_threads] for number in range(len(calls))]
-
-
-def _in_parts(part: Callable[[int, int], _Result], bounds: Sequence[int]) -> list[_Result]:
-    """Return the results of the parts between the bounds, in order."""
-    return _on_cores([partial(part, *each) for each in itertools.pairwise(bounds)])
-
-
-def _bounds(n: int, n_parts: int) -> list[int]:
-    """Return the bounds of parts of about the same size."""
-    bounds: list[int] = np.linspace(0, n, 1 + n_parts).astype(int).tolist()
-    return bounds
 
 
 def _measure(corpus: LexicalCorpus, task: LexicalTask, form: str) -> LexicalMeasure | FoldedMeasure:
@@ -516,7 +410,7 @@ class FoldedMeasure:
         self.n_queries = len(folds)
         present = np.unique(folds)
         rows_of = [np.flatnonzero(folds == fold) for fold in present]
-        measures = _on_cores(
+        measures = on_cores(
             [
                 partial(LexicalMeasure, asked[fold], task.part(rows), form)
                 for fold, rows in zip(present, rows_of, strict=True)
@@ -533,13 +427,13 @@ class FoldedMeasure:
             if len(places):
                 values[rows[places]] = measure.values(settings, places)
 
-        _on_cores([partial(part, *each) for each in self._parts])
+        on_cores([partial(part, *each) for each in self._parts])
         return values if chosen is None else values[chosen]
 
     def among(self, some: Sequence[LexicalSettings]) -> FoldedMeasure:
         """Return the measure that ranks only candidates, see `LexicalMeasure.among`."""
         other = copy.copy(self)
-        measures = _on_cores([partial(measure.among, some) for _, measure in self._parts])
+        measures = on_cores([partial(measure.among, some) for _, measure in self._parts])
         other._parts = [(rows, measure) for (rows, _), measure in zip(self._parts, measures, strict=True)]
         return other
 
@@ -713,7 +607,7 @@ def _tuned(
         starts = rough.ranked(starts)[:_N_SEARCHED]
         nearby = rough.among(starts, rng)
         searches = [partial(_pattern_search, along, modes, start, nearby.is_better, _ROUGH) for start in starts]
-        best = contest.ranked([*known, *_on_cores(searches)])[0]
+        best = contest.ranked([*known, *on_cores(searches)])[0]
         nearby = contest.among([best], rng)
         return contest.ranked([best, _pattern_search(along, modes, best, nearby.is_better, _FRACTIONS)])[0]
 
@@ -815,7 +709,7 @@ class _Contest:
         """
         some = [self._settings_of(point) for point in points]
         calls = [partial[LexicalMeasure | FoldedMeasure](measure.among, some) for measure in self._measures]
-        few = _Contest(_on_cores(calls), self._settings_of, self._cost_of, self._floor, rng)
+        few = _Contest(on_cores(calls), self._settings_of, self._cost_of, self._floor, rng)
         if self._floor > 0:
             few._floor += few._means(points[0], few._n_blocks)[0] - self._means(points[0], self._n_blocks)[0]
         return few
@@ -830,7 +724,7 @@ class _Contest:
 
     def ranked(self, points: Sequence[_Point]) -> list[_Point]:
         """Return the points by their values, the highest first; of equals, the earlier point comes first."""
-        values = _on_cores([partial(self.value, point) for point in points])
+        values = on_cores([partial(self.value, point) for point in points])
         return [points[place] for place in sorted(range(len(points)), key=lambda place: -values[place])]
 
     def is_better(self, other: _Point, point: _Point) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
+from reranker.cores import on_cores
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.kernels.rows import embed_rows
 from reranker.lexical.kernel import Judged, blended_average_precision
@@ -119,12 +121,12 @@ class Validator:
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T
-        return np.stack(
-            [
-                blended_average_precision(learned, self.lexical_scores, np.float32(scale), a, self._judged, DEPTH)
-                for scale in scales
-            ]
-        )
+        judged, depth, lexical = self._judged, DEPTH, self.lexical_scores
+        by_scale = [
+            partial[Float64](blended_average_precision, learned, lexical, np.float32(scale), a, judged, depth)
+            for scale in scales
+        ]
+        return np.stack(on_cores(by_scale))
 
     def values_with(self, added: Float32, identity: float) -> Float64:
         """Return the AP of each query, (n_queries,) float64, by ``added``, (n_queries, n_documents), + identity q.d."""

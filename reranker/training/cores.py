@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +10,13 @@ from typing import Final, TypeVar
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
 
+from reranker.cores import Abandoned, n_cores
+
 Result = TypeVar("Result")
 GoOn = Callable[..., None]
-"""Progress callback of a run: raises `RunStopped` when the others have failed or were abandoned."""
+"""Progress callback of a run: raises `Abandoned` when the others have failed or were abandoned."""
 RUNS_MB: Final = 400
 """Memory for the tables of concurrent runs, MiB; a single run may take more."""
-
-
-class RunStopped(Exception):
-    """The runs were abandoned before this one ended."""
 
 
 @contextmanager
@@ -33,17 +30,12 @@ def one_core_a_product() -> Iterator[None]:
         yield
 
 
-def n_cores() -> int:
-    """Return the number of cores."""
-    return os.cpu_count() or 1
-
-
 def mb_of_run(n_documents: int, n_rows: int, dim: int) -> float:
     """Return the memory of a run's tables, MiB: Vd; U and V, those of the epoch before, and the best."""
     return 4 * dim * (n_documents + 6 * n_rows) / 2**20
 
 
-def on_cores(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float) -> Iterator[Result]:
+def concurrent_runs(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float) -> Iterator[Result]:
     """Yield the results of the runs, in order.
 
     The runs share nothing that they change, and use one core each. As many run at the same time as fit into `RUNS_MB`;
@@ -53,7 +45,7 @@ def on_cores(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float) -> Ite
 
     def go_on(*_: object) -> None:
         if stopped.is_set():
-            raise RunStopped
+            raise Abandoned
 
     n_at_once = max(1, min(len(runs), n_cores(), int(RUNS_MB / max(mb_of_each, 1.0))))
     with ThreadPoolExecutor(n_at_once, thread_name_prefix="ssi-training") as pool:

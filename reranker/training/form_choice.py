@@ -22,7 +22,7 @@ from reranker.evaluation import PairedTest, RankingTask, paired_test, standard_e
 from reranker.lexical.memory import QueryMemory
 from reranker.models.vector_field import WordEncoder
 from reranker.training.context import ShortRows, TrainedParameters, Validator, validators_of
-from reranker.training.cores import GoOn, mb_of_run, on_cores
+from reranker.training.cores import GoOn, concurrent_runs, mb_of_run
 from reranker.training.learning import LearnedPart, PreparedRows, trained_like
 from reranker.training.lexical_choice import LexicalChoice, has_few_queries, retuned
 from reranker.training.reading import Listener
@@ -354,7 +354,7 @@ def _cross_fitted(
     folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
     runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
     of_run = mb_of_run(len(lexical.data.ids), *learned.parameters.U.shape)
-    for number, measured in enumerate(on_cores(runs, of_run), 1):
+    for number, measured in enumerate(concurrent_runs(runs, of_run), 1):
         run.listener.progress("comparing forms", number, len(runs))
         if measured is not None:
             yield measured

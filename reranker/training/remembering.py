@@ -7,14 +7,16 @@ with less weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float64, numbers_of
+from reranker.cores import on_cores
 from reranker.evaluation import standard_error
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
@@ -73,27 +75,47 @@ class MemoryTrial:
         return self.memory is not None and self.tuned is None
 
 
-def tried_memory(
-    run: TrainingRun, lexical: LexicalChoice, division: Division, rows: PreparedRows, learned: LearnedPart
-) -> MemoryTrial:
-    """Return the lexical part with a memory of the training queries.
+class TunedMemory(NamedTuple):
+    """The lexical score with a memory of the training side."""
 
-    The settings are tuned on the training queries, each scored among documents whose memory excludes it. The rows are
-    multiplied by the best of `FACTORS`: U and V were learned without a memory, stay as they are, and weigh less in a
-    score with one. With fewer than `FEW_QUERIES` validation queries the factor is the `heaviest`.
+    tuned: TunedLexical
+    memory: QueryMemory
 
-    Where documents are the queries, the queries are a few words of each, and the learned part is that of short queries.
+
+def tuned_memory(run: TrainingRun, lexical: LexicalChoice, division: Division) -> TunedMemory | str:
+    """Return the lexical score with a memory of the training queries, or the reason why there is none.
+
+    The settings are tuned on the training queries, each scored among documents whose memory excludes it. Where
+    documents are the queries, the queries are a few words of each.
     """
     why_not = _why_not(run, lexical, division)
     if why_not:
-        return MemoryTrial(why_not, memory=kept_memory(run))
-    what = "links" if division.split.train.texts is None else "training queries"
-    run.listener.say(f"tuning the lexical score with the {what} remembered")
-    data, train = lexical.data, division.split.train
+        return why_not
+    train = division.split.train
     tuned = _tuned(run, lexical, division, train, "")
     if not tuned.settings.field_weights[-1]:
-        return MemoryTrial("the tuned weight of the memory is 0")
-    memory = memory_of(data, train)
+        return "the tuned weight of the memory is 0"
+    return TunedMemory(tuned, memory_of(lexical.data, train))
+
+
+def tried_memory(
+    run: TrainingRun,
+    lexical: LexicalChoice,
+    division: Division,
+    rows: PreparedRows,
+    learned: LearnedPart,
+    tuning: Callable[[], TunedMemory | str],
+) -> MemoryTrial:
+    """Return the lexical part with a memory, given what returns the result of `tuned_memory`.
+
+    The rows are multiplied by the best of `FACTORS`: U and V were learned without a memory, stay as they are, and weigh
+    less in a score with one. With fewer than `FEW_QUERIES` validation queries the factor is the `heaviest`. Where
+    documents are the queries, the learned part is that of short queries.
+    """
+    known = tuning()
+    if isinstance(known, str):
+        return MemoryTrial(known, memory=kept_memory(run))
+    data, train, (tuned, memory) = lexical.data, division.split.train, known
     others = rows_with(run, data, tuned.settings, memory, division.split, rows)
     parameters, schedule, U = learned.parameters, learned.schedule, learned.parameters.U
     if train.texts is None:
@@ -132,7 +154,8 @@ def _page_weight(
     if len(of_pages.lexical_scores) < FEW_QUERIES:
         return PAGE_WEIGHTS[0]
     known = of_pages.lexical_scores + of_pages.learned_scores(parameters.U, parameters.V)
-    return max(PAGE_WEIGHTS, key=lambda weight: float(of_memory.values_with(known, weight).mean()))
+    values = on_cores([partial(of_memory.values_with, known, weight) for weight in PAGE_WEIGHTS])
+    return PAGE_WEIGHTS[int(np.argmax([float(each.mean()) for each in values]))]
 
 
 def rows_with(

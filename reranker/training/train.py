@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from reranker.accounts import InputAccount, LeftOut
 from reranker.arrays import Float32
+from reranker.cores import meanwhile
 from reranker.errors import InputError
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory
@@ -64,7 +66,7 @@ from reranker.training.reading import (
     read_corpus_once,
     spellings_of,
 )
-from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
+from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_memory, tuned_remembering_all
 from reranker.training.run import Division, RandomStreams, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
@@ -117,8 +119,8 @@ def expected_seconds(run: TrainingRun) -> dict[str, float]:
 
     The numbers are seconds of training on corpora of some ten thousand documents, measured with two cores.
     """
-    seconds = {"reading": 0.5, "counting": 0.2, "lexical score": 8.0, "rows": 1.0, "learning": 18.0}
-    seconds |= {"query memory": 5.0, "form": 5.0 if run.evidence.texts is not None else 2.0}
+    seconds = {"reading": 0.5, "counting": 0.2, "lexical score": 8.0, "rows": 1.0, "learning": 16.0}
+    seconds |= {"query memory": 1.0, "form": 5.0 if run.evidence.texts is not None else 2.0}
     if run.corpus.view.vector:
         seconds["word vectors"] = 5.0
     return seconds | {"refit": 15.0 if run.valid is None else 1.0}
@@ -300,8 +302,9 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     spellings = spellings_of(run.corpus, tokens)
     del tokens, data  # the later stages need the memory
     rows = timed("rows", prepared_rows, run, lexical, division)
-    learned = timed("learning", learned_part, run, lexical.data, division, rows)
-    memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
+    with meanwhile(partial(tuned_memory, run, lexical, division)) as tuning:  # it needs neither U nor V
+        learned = timed("learning", learned_part, run, lexical.data, division, rows)
+        memory = timed("query memory", tried_memory, run, lexical, division, rows, learned, tuning.result)
     encoder = None
     if given is not None:
         base = None if run.base is None else run.base.encoder.vector_field

@@ -11,14 +11,15 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from reranker.arrays import AnyArray, Float32, Float64, Int32, Int64
+from reranker.cores import in_parts, on_cores
 from reranker.errors import ArtifactError, TrainingError
 from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
@@ -329,8 +330,7 @@ class Trainer:
         if self._equal is None:
             self._equal = parameters.U.copy(), parameters.U.copy()
         tables = (parameters.U, self._equal[0])
-        with ThreadPoolExecutor(len(tables)) as threads:
-            total = sum(threads.map(work, range(len(tables)), tables), np.zeros(3))
+        total = sum(on_cores([partial(work, part, table) for part, table in enumerate(tables)]), np.zeros(3))
         average_changed(parameters.U, *self._equal)
         return total
 
@@ -451,6 +451,7 @@ class NegativeMiner:
         self.list_of[self._queries] = np.arange(len(self._queries))
         self._pool = _some(problem.negatives.pool, MAX_DOCUMENTS, rng)
         self._n_nearest = min(N_NEAREST, len(self._pool) - 1)
+        self._blocks = [*range(0, len(self._queries), _BLOCK), len(self._queries)]
         lexical, n_columns = problem.lexical, problem.n_columns
         self._asked = csr_of(problem.queries, n_columns)[self._queries]
         place = np.full(len(problem.documents.indptr) - 1, -1, np.int64)
@@ -469,13 +470,16 @@ class NegativeMiner:
             )
         )
         products = InnerProducts(query_rows=q, document_rows=d)
-        for start in range(0, len(self._queries), _BLOCK):
-            scores = products.block(start, min(start + _BLOCK, len(self._queries)))
+
+        def rank(start: int, stop: int) -> None:
+            scores = products.block(start, stop)
             columns = highest_places(scores, n)
             values = np.take_along_axis(scores, columns, axis=1)
             order = np.lexsort((columns, -values), axis=1)
-            self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
-            self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
+            self._columns[start:stop] = np.take_along_axis(columns, order, axis=1)
+            self._values[start:stop] = np.take_along_axis(values, order, axis=1)
+
+        in_parts(rank, self._blocks)
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int32:
         """Return the rows of documents for each query of the sample, (n_lists, n) int32, ascending; see ``list_of``.
@@ -486,16 +490,19 @@ class NegativeMiner:
         if self._n_nearest < 1:
             return found
         pool_vectors = vectors[self._pool].T
-        for start in range(0, len(self._queries), _BLOCK):
-            scores = embed_rows(self._asked[start : start + _BLOCK], U) @ pool_vectors
-            columns, values = self._columns[start : start + _BLOCK], self._values[start : start + _BLOCK]
+
+        def find(start: int, stop: int) -> None:
+            scores = embed_rows(self._asked[start:stop], U) @ pool_vectors
+            columns, values = self._columns[start:stop], self._values[start:stop]
             above_last = np.float32(identity) * (values - values[:, -1:])
             np.put_along_axis(scores, columns, np.take_along_axis(scores, columns, axis=1) + above_last, axis=1)
-            for row, known in zip(scores, self._known[start : start + _BLOCK], strict=True):
+            for row, known in zip(scores, self._known[start:stop], strict=True):
                 row[known] = -np.inf
             highest = highest_places(scores, self._n_nearest)
             usable = np.isfinite(np.take_along_axis(scores, highest, axis=1)).all(axis=1)
-            found[start : start + _BLOCK][usable] = np.sort(self._pool[highest[usable]], axis=1)
+            found[start:stop][usable] = np.sort(self._pool[highest[usable]], axis=1)
+
+        in_parts(find, self._blocks)
         return found
 
 

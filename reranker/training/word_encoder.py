@@ -19,7 +19,6 @@ ridge regression of a_d E0 to e_d - μ. Held-out documents decide whether E0 is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -33,7 +32,6 @@ from reranker.evaluation import standard_error
 from reranker.kernels.rows import Rows, embed_rows
 from reranker.models.vector_field import VectorField
 from reranker.text.rows import combine, row_of
-from reranker.training.cores import n_cores
 from reranker.training.given_vectors import GivenVectors
 from reranker.training.problem import QuerySet
 from reranker.training.reading import TrainingCorpus
@@ -57,7 +55,6 @@ _HELD_OUT = 0.1  # of at least `MIN_VECTORS` documents: always one or more
 _MAX_HELD_OUT = 2_000
 _MAX_COMPARED = 20_000  # documents that λ is chosen on
 _ROWS_A_PART = 2**12
-_VALUES_A_PART = 2**17
 
 
 class _Texts(NamedTuple):
@@ -208,7 +205,7 @@ def mapped_prior(prior: PriorWords, texts: Sequence[_Texts], n_words: int, field
     table[prior.rows] = centred / size
     gram, towards = MAP_RIDGE * field.n_dims, 0.0
     for part in texts:
-        found = _product(part.rows, table)
+        found = embed_rows(part.rows, table)
         gram += float(np.einsum("ij,ij->", found, found, dtype=np.float64))
         towards += float(np.einsum("ij,ij->", found, part.targets, dtype=np.float64))
     return np.asarray(table * (towards / gram), np.float32)
@@ -232,7 +229,7 @@ def solved(texts: Sequence[_Texts], ridge: float, start: Float32, prior: Float32
     U = start.copy()
     residual = -np.float32(ridge) * (U if prior is None else U - prior)
     for part in texts:
-        residual += _product(part.columns, part.targets - _product(part.rows, U))
+        residual += embed_rows(part.columns, part.targets - embed_rows(part.rows, U))
     step = inverse * residual
     size = _column_sums(residual, step)
     for _ in range(N_STEPS):
@@ -240,7 +237,7 @@ def solved(texts: Sequence[_Texts], ridge: float, start: Float32, prior: Float32
             break
         change = np.float32(ridge) * step
         for part in texts:
-            change += _product(part.columns, _product(part.rows, step))
+            change += embed_rows(part.columns, embed_rows(part.rows, step))
         curvature = _column_sums(step, change)
         length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0).astype(np.float32)
         U += length * step
@@ -298,26 +295,6 @@ def _diagonal(texts: Sequence[_Texts], n_words: int, ridge: float) -> Float64:
         squares = part.rows.data.astype(np.float64) ** 2
         diagonal += np.bincount(part.rows.indices, squares, minlength=n_words)
     return diagonal
-
-
-def _product(rows: Rows, table: Float32) -> Float32:
-    """Return the product of sparse rows and a table, (n, K) float32.
-
-    A row does not depend on the others, so the result is the same on any number of cores.
-    """
-    # Frequent words have long rows: parts of equally many values keep all cores at work.
-    bounds = np.searchsorted(rows.indptr, np.arange(0, rows.indptr[-1] + _VALUES_A_PART, _VALUES_A_PART))
-    bounds = np.unique(np.minimum([*bounds, len(rows.indptr) - 1], len(rows.indptr) - 1))
-
-    def part(start: int, stop: int) -> Float32:
-        first, last = rows.indptr[start], rows.indptr[stop]
-        pointers = rows.indptr[start : stop + 1] - first
-        return embed_rows(Rows(pointers, rows.indices[first:last], rows.data[first:last]), table)
-
-    if len(bounds) <= 2:
-        return part(0, len(rows.indptr) - 1)
-    with ThreadPoolExecutor(n_cores()) as pool:
-        return np.concatenate(list(pool.map(part, bounds[:-1].tolist(), bounds[1:].tolist())))
 
 
 def _column_sums(left: Float32, right: Float32) -> Float64:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import math
-import multiprocessing
 import os
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,34 +235,6 @@ def test_the_settings_do_not_depend_on_the_number_of_cores(
     assert list(found[0]) == [*forms, *[COVERING] * (not corpus.without)]
     one_by_one = [tune_lexical(corpus, [task], seeded_rng(), (form,)) for form in forms]
     assert all(found[0][form] == one[form] for form, one in zip(forms, one_by_one, strict=True))
-
-
-def test_an_error_on_another_core_is_raised_and_leaves_the_cores_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-
-    def nested(number: int) -> float:
-        return sum(lexical._on_cores([partial(divide, number, 1), partial(divide, number, 2)]))
-
-    def divide(number: int, by: int) -> float:
-        return number / by
-
-    for calls in (
-        [partial(divide, 1, 1), partial(divide, 1, 0)],
-        [partial(divide, 1, 0), partial(divide, 1, 1)],
-    ):
-        with pytest.raises(ZeroDivisionError):
-            lexical._on_cores(calls)
-    assert lexical._on_cores([partial(nested, number) for number in range(5)]) == [0, 1.5, 3, 4.5, 6]
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_process_has_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    calls = [partial(abs, number) for number in (-1, -2)]
-    assert lexical._on_cores(calls) == [1, 2]
-    context = multiprocessing.get_context("fork")
-    with context.Pool(1) as forked:
-        assert forked.apply_async(lexical._on_cores, (calls,)).get(timeout=20) == [1, 2]
 
 
 def test_nothing_to_tune_on_gives_plain_bm25() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_the_same_bytes_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) 
     texts = [module._texts(rows, seeded_rng(2).normal(size=(3_000, 5)).astype(np.float32), 400)]
     found = []
     for n in (1, 2, 7):
-        monkeypatch.setattr(module, "n_cores", lambda n=n: n)
+        monkeypatch.setattr(os, "cpu_count", lambda n=n: n)
         found.append(solved(texts, 3.0, np.zeros((400, 5), np.float32)).tobytes())
     assert found[0] == found[1] == found[2]
 

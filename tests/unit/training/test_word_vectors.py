@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_held_out_documents_decide_whether_a_prior_is_used(tmp_path: Path, monke
     assert left_out.U.tobytes() == plain.U.tobytes()
     found = []
     for n in (1, 2, 7):
-        monkeypatch.setattr(module, "n_cores", lambda n=n: n)
+        monkeypatch.setattr(os, "cpu_count", lambda n=n: n)
         used = encoder_problem(field, given, data, seeded_rng(6), useful)
         found.append(used.U.tobytes())
     assert used.prior is not None and "they are used" in used.notes[0]
