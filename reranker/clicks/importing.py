@@ -29,19 +29,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from reranker.clicks.forms import (
-    JsonLinesReader,
-    LineReader,
-    LogRows,
-    MetarankReader,
-    PrivateSink,
-    UbiReader,
-    Values,
-    unwrapped,
-)
 from reranker.clicks.log import ClickLog, LogTransaction, Source, clock, damaged
+from reranker.clicks.log_rows import LogRows
 from reranker.clicks.privacy import Pseudonymiser
+from reranker.clicks.readers import JsonLinesReader, LineReader, MetarankReader, UbiReader, unwrapped
+from reranker.clicks.rejected_lines import PrivateSink
 from reranker.clicks.schema import DAY_MS
+from reranker.clicks.values import Values
 from reranker.config import milliseconds
 from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
@@ -321,7 +315,7 @@ def read_file(
     format
         One of `FORMATS`.
     rejects
-        Receives each bad line, with its content masked (`reranker.clicks.forms.shape`); None: raise at the first one.
+        Receives each bad line, with its content masked (`PrivateSink`); None: raise at the first one.
     counts
         Counters to which this file is added.
     start

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.forms import ValueCache
 from reranker.clicks.privacy import Pseudonymiser, load_key, network_of
+from reranker.clicks.values import ValueCache
 from reranker.errors import InputError
 
 KEY = bytes(range(32))
@@ -67,7 +67,7 @@ def test_every_text_has_a_hash_that_does_not_show_it(text: str) -> None:
 
 
 def test_memory_of_known_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.clicks.forms._MAX_KNOWN", 10)
+    monkeypatch.setattr("reranker.clicks.values._MAX_KNOWN", 10)
     known = ValueCache(partial(Pseudonymiser(KEY).of, "user"))
     first = known["0"]
     for number in range(100):

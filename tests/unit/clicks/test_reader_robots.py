@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from reranker.clicks import forms
-from reranker.clicks.forms import ValueCache, robot_name
+from reranker.clicks import values
+from reranker.clicks.values import ValueCache, robot_name
 
 PEOPLE = [
     "",
@@ -46,7 +46,7 @@ def test_all_examples_of_the_list_are_found() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_long_agents_take_no_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "_MAX_KNOWN", 5)
+    monkeypatch.setattr(values, "_MAX_KNOWN", 5)
     known = ValueCache(robot_name)
     started = time.process_time()
     for number in range(50):

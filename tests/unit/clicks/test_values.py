@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.forms import Values
 from reranker.clicks.privacy import Pseudonymiser
+from reranker.clicks.values import Values
 
 NOW_MS = 1_790_000_000_000
 FIRST = datetime(2026, 3, 1, 10, 11, tzinfo=UTC)
