@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
 """Share by which a number may be below its budget."""
 LINES: dict[str, int] = {
-    "reranker": 4270,
+    "reranker": 3665,
     "reranker/baselines": 420,
     "reranker/cli": 4640,
-    "reranker/clicks": 3530,
+    "reranker/clicks": 3540,
+    "reranker/demo": 645,
     "reranker/engines": 4330,
     "reranker/kernels": 1005,
     "reranker/lexical": 1175,

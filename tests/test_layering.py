@@ -210,7 +210,7 @@ def test_the_package_itself_imports_nothing_of_the_project_when_it_is_imported()
         ),
         ("reranker/text/__init__.py", "from ..cli import main\n", "__init__.py:1: reranker.cli"),
         ("reranker/models/scorers.py", "from reranker.store import VectorStore\n", "is not below reranker.models"),
-        ("reranker/demo.py", "from indexer.build import build_index\n", "import indexer"),
+        ("reranker/demo/run.py", "from indexer.build import build_index\n", "import indexer"),
         ("indexer/bulk.py", "from reranker import RankingModel\n", "reranker.RankingModel has no level"),
         ("reranker/novelty.py", "from reranker.text import view\n", "reranker.novelty has no level"),
     ],

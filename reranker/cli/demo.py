@@ -24,7 +24,8 @@ from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
-    from reranker.demo import Demo, DemoFiles, RelearnedOrders, WeekOfClicks
+    from reranker.demo.corpus import DemoFiles
+    from reranker.demo.run import Demo, RelearnedOrders, WeekOfClicks
     from reranker.evaluation import PairedTest
     from reranker.models.ranking_model import RankingModel
 
@@ -89,7 +90,7 @@ def command(
     Then it simulates a week of clicks, and shows what `ssi retrain` would learn from them. It downloads nothing. All
     files stay in --dir, so that you can try them.
     """
-    from reranker.demo import Demo
+    from reranker.demo.run import Demo
 
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
@@ -114,7 +115,7 @@ def command(
 
 def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
     """Wait until the engine answers. Return the number of documents in the demonstration's index, or 0."""
-    from reranker.demo import INDEX
+    from reranker.demo.run import INDEX
 
     deadline = Deadline(wait_s)
     while True:
@@ -129,7 +130,7 @@ def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
 def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
     """Return whether every document has a vector of this model's encoder, and not of a later demonstration's."""
     from indexer.versions import with_version
-    from reranker.demo import INDEX
+    from reranker.demo.run import INDEX
     from reranker.models.manifest import describe_model
 
     return with_version(engine, INDEX, describe_model(model)["encoder_id"]) == n_documents
@@ -175,7 +176,7 @@ def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, u
 
 def _relearn(engine: Engine, places: DemoFiles, log: ClickLog, pages: Mapping[str, Sequence[str]]) -> RelearnedOrders:
     """Retrain on the clicks without a change of the index. Return the shown lists as both models rank them."""
-    from reranker.demo import INDEX, RelearnedOrders
+    from reranker.demo.run import INDEX, RelearnedOrders
     from reranker.models.model_folder import load_model
     from reranker.releases import read_control
     from reranker.rerank import default_template
@@ -201,7 +202,8 @@ def _relearn(engine: Engine, places: DemoFiles, log: ClickLog, pages: Mapping[st
 
 
 def _show(demo: Demo, run_by: str) -> None:
-    from reranker.demo import MEASURES, PYTHON
+    from reranker.demo.library import PYTHON
+    from reranker.demo.orders import MEASURES
 
     console = common.out()
     console.print(f"\nDocumentation of {PYTHON}: {len(demo.corpus.documents):,} documents", style="bold")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reranker import demo
 from reranker.cli.main import main
+from reranker.demo import run
 from reranker.engines import open_engine
 from reranker.releases import forget_control
 from tests.unit.demo.test_demo import library_of_things
@@ -23,8 +23,8 @@ def test_the_demonstration_on_an_engine(
 ) -> None:
     spec = f"{kind}:{request.getfixturevalue(f'{kind}_url')}"
     source = library_of_things(tmp_path / "lib")
-    monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
-    monkeypatch.setattr(demo, "N_EXAMPLES", 0)
+    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
+    monkeypatch.setattr(run, "N_EXAMPLES", 0)
     monkeypatch.chdir(tmp_path)
     with closing(open_engine(spec)) as engine:
         try:
@@ -33,11 +33,11 @@ def test_the_demonstration_on_an_engine(
                 result = CliRunner().invoke(main, arguments, catch_exceptions=False)
                 assert result.exit_code == 0, result.stderr
                 report = json.loads(result.stdout)
-                assert engine.count(demo.INDEX) == report["documents"] == 120
+                assert engine.count(run.INDEX) == report["documents"] == 120
             again = CliRunner().invoke(main, [*arguments, "--once", "--wait-s", "5"], catch_exceptions=False)
             assert again.exit_code == 0
             assert "holds an earlier demonstration" in again.stderr
-            names = engine.index_names(demo.INDEX)
+            names = engine.index_names(run.INDEX)
             assert names == ("demo-000002",)
             search = shlex.split(report["commands"][0])
             found = CliRunner().invoke(main, [*search[1:], "--json"], catch_exceptions=False)

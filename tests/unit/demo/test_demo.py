@@ -11,20 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from reranker import demo
 from reranker.cli.demo import _callable, _show, _show_week
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
-from reranker.demo import (
-    MARK,
-    MAX_LINKS_TO_ONE,
-    collect_corpus,
-    first_sentence,
-    library_folder,
-    prepare_folder,
-    read_modules,
-    split_links,
-)
+from reranker.demo import corpus, orders, run
+from reranker.demo.corpus import MARK, collect_corpus, first_sentence, prepare_folder, split_links
+from reranker.demo.library import MAX_LINKS_TO_ONE, library_folder, read_modules
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
 from reranker.records import Document
@@ -165,22 +157,22 @@ def test_the_tour_compares_the_first_answers_and_the_places_of_the_packages() ->
             search=lambda query, size: SimpleNamespace(hits=[SimpleNamespace(id=id_) for id_ in ids])
         )
 
-    answers = demo.toured(order("csv", "glob.glob", "re"), order("glob.glob", "zlib.compress"))
-    assert [answer.query for answer in answers] == [query for query, _ in demo.TOUR] and len(answers) == 12
+    answers = orders.toured(order("csv", "glob.glob", "re"), order("glob.glob", "zlib.compress"))
+    assert [answer.query for answer in answers] == [query for query, _ in orders.TOUR] and len(answers) == 12
     wildcards = next(answer for answer in answers if "wildcards" in answer.query)
     assert (wildcards.before, wildcards.after) == ("csv", "glob.glob")
     assert (wildcards.rank_before, wildcards.rank_after) == (2, 1)
     dates = next(answer for answer in answers if "dates" in answer.query)
     assert (dates.rank_before, dates.rank_after) == (None, None)
-    assert demo.toured(order(), order())[0].before == ""
+    assert orders.toured(order(), order())[0].before == ""
 
 
 @pytest.mark.parametrize("with_impacts", [True, False])
 def test_the_table_has_a_row_for_each_system(with_impacts: bool, capsys: pytest.CaptureFixture[str]) -> None:
     systems = ("bm25", "reranked", "impacts") if with_impacts else ("bm25", "reranked")
     drawn = seeded_rng(1)
-    values = {name: {measure: drawn.random(8) for measure in demo.MEASURES} for name in systems}
-    measured = demo.MeasuredOrders({f"d{number}": Topic("", {}) for number in range(8)}, {}, values)
+    values = {name: {measure: drawn.random(8) for measure in orders.MEASURES} for name in systems}
+    measured = orders.MeasuredOrders({f"d{number}": Topic("", {}) for number in range(8)}, {}, values)
     assert ("tests_of_impacts" in measured.to_json()) == with_impacts
     shown: Any = SimpleNamespace(
         corpus=SimpleNamespace(documents={}),
@@ -198,13 +190,13 @@ def test_the_table_has_a_row_for_each_system(with_impacts: bool, capsys: pytest.
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     for name in systems:
         label = "BM25" if name == "bm25" else name
-        assert f"{label} {' '.join(f'{values[name][measure].mean():.4f}' for measure in demo.MEASURES)}" in lines
+        assert f"{label} {' '.join(f'{values[name][measure].mean():.4f}' for measure in orders.MEASURES)}" in lines
     for name in systems[1:]:
         (line,) = (line for line in lines if line.startswith(f"{name} − BM25"))
         assert line.count("±") == 3 and f"{measured.test('RR', name).difference:+.4f}" in line
 
 
-CORPUS = demo.DemoCorpus(
+CORPUS = corpus.DemoCorpus(
     {name: Document(name, {"title": f"title of {name}", "text": ""}) for name in ("a", "b", "c", "d", "e")},
     {"train": [("a", "b")], "valid": [("c", "a")], "test": [("a", "e"), ("b", "c")]},
 )
@@ -221,39 +213,39 @@ class Pages:
 
 
 def test_a_questions_document_and_those_that_it_links_to_attract(monkeypatch: pytest.MonkeyPatch) -> None:
-    grades = demo.attracting(CORPUS, QUESTIONS)
+    grades = corpus.attracting(CORPUS, QUESTIONS)
     assert grades == {"about a": {"a": 1.0, "b": 1.0, "e": 1.0}, "about b": {"b": 1.0, "c": 1.0}}
     searched: Any = Pages()
-    assert demo.asked_pages(searched, grades) == {"about a": ["c", "d", "b", "e"]}, "no answer to b attracts"
+    assert orders.asked_pages(searched, grades) == {"about a": ["c", "d", "b", "e"]}, "no answer to b attracts"
     grades["about b"]["d"] = 1.0
-    assert len(demo.asked_pages(searched, grades)) == 2
-    monkeypatch.setattr(demo, "N_ASKED", 1)
-    assert list(demo.asked_pages(searched, grades)) == ["about a"]
+    assert len(orders.asked_pages(searched, grades)) == 2
+    monkeypatch.setattr(orders, "N_ASKED", 1)
+    assert list(orders.asked_pages(searched, grades)) == ["about a"]
 
 
 @pytest.mark.parametrize("learns", [True, False])
 def test_a_week_of_clicks_is_measured_by_what_attracts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], learns: bool
 ) -> None:
-    def relearn(_: Any, places: Any, log: ClickLog, pages: Any) -> demo.RelearnedOrders:
-        assert log.folder == places.clicks and log.counts()["queries"] == demo.WEEK.impressions
+    def relearn(_: Any, places: Any, log: ClickLog, pages: Any) -> run.RelearnedOrders:
+        assert log.folder == places.clicks and log.counts()["queries"] == run.WEEK.impressions
         after = {query: ["b", "e", "c", "d"] for query in pages} if learns else pages
-        return demo.RelearnedOrders("would promote" if learns else "refused", "Because.", pages, after)
+        return run.RelearnedOrders("would promote" if learns else "refused", "Because.", pages, after)
 
-    made = demo.Demo(tmp_path / "demo", lambda *_: None, 8, 0, "", None)
+    made = run.Demo(tmp_path / "demo", lambda *_: None, 8, 0, "", None)
     made.corpus = CORPUS
-    made.measured = demo.MeasuredOrders(QUESTIONS, {}, {})
+    made.measured = orders.MeasuredOrders(QUESTIONS, {}, {})
     made.model = small_model()
     live = [made.model.model_id]
-    monkeypatch.setattr(demo, "open_engine", lambda *_: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(demo, "read_control", lambda *_: SimpleNamespace(live=live[0]))
+    monkeypatch.setattr(run, "open_engine", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(run, "read_control", lambda *_: SimpleNamespace(live=live[0]))
     monkeypatch.setattr(made, "_reranker", lambda _: Pages())
     made.click(relearn)
     week = made.week
-    assert week is not None and week.questions == 1 and week.impressions == demo.WEEK.impressions
-    assert 0 < week.clicks and 0 < week.people <= (demo.WEEK.users or 0)
+    assert week is not None and week.questions == 1 and week.impressions == run.WEEK.impressions
+    assert 0 < week.clicks and 0 < week.people <= (run.WEEK.users or 0)
     assert week.after == pytest.approx(1.0) if learns else week.after == week.before < 1
-    changed = demo.ChangedAnswer("about a", "title of c", "title of b")
+    changed = run.ChangedAnswer("about a", "title of c", "title of b")
     assert week.changed == ((changed,) if learns else ())
     _show_week(week)
     printed = " ".join(capsys.readouterr().out.split())
@@ -272,8 +264,8 @@ def test_commands_to_try_can_be_run_from_outside_a_container() -> None:
 @pytest.mark.slow
 def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = library_of_things(tmp_path / "lib")
-    monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
-    monkeypatch.setattr(demo, "N_EXAMPLES", 1)
+    monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: source)
+    monkeypatch.setattr(run, "N_EXAMPLES", 1)
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         result = CliRunner().invoke(main, ["demo", "--dim", "8", "--json"], catch_exceptions=False)
@@ -286,7 +278,7 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert set(report["systems"]) == {"bm25", "reranked", "impacts"}
         assert report["tests_of_impacts"].keys() == report["tests"].keys()
         assert report["week"]["outcome"] in ("would promote", "refused") and 0 < report["week"]["before"] <= 1
-        assert [answer["query"] for answer in report["tour"]] == [query for query, _ in demo.TOUR]
+        assert [answer["query"] for answer in report["tour"]] == [query for query, _ in orders.TOUR]
         assert all(0 < values["AP"]["mean"] <= 1 for values in report["systems"].values())
     search = shlex.split(report["commands"][0])
     assert search[0] == "ssi"
@@ -300,10 +292,10 @@ def test_once_makes_it_again_where_another_model_has_filled_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = {"first": library_of_things(tmp_path / "lib"), "second": library_of_things(tmp_path / "other", "gadget")}
-    monkeypatch.setattr(demo, "N_EXAMPLES", 0)
+    monkeypatch.setattr(run, "N_EXAMPLES", 0)
 
     def made(folder: str) -> bool:
-        monkeypatch.setattr("reranker.demo.library_folder", lambda: sources[folder])
+        monkeypatch.setattr("reranker.demo.corpus.library_folder", lambda: sources[folder])
         arguments = ["demo", "--once", "--engine", f"tantivy:{tmp_path / 'index'}", "--dir", str(tmp_path / folder)]
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.stderr

@@ -1,0 +1,1 @@
+"""The demonstration of `ssi demo`: a library becomes documents and links, which are trained, indexed and searched."""
