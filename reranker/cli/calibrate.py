@@ -228,7 +228,7 @@ def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probabi
             signals=signals,
             probability=probability,
         )
-    compared = _compare(reranker, model.encoder, task.body, topics, fit)
+    compared = _compare(task, fit)
     fit = replace(fit, held_out_from_training=task.chosen.held_out)
     warnings = task.warnings(warnings_of(fit, task.body))
     if task.keeps:
@@ -277,18 +277,17 @@ class Comparison(NamedTuple):
     """A sentence on the gain that stems in the index would give; "" if the index has the stems of the model."""
 
 
-def _compare(
-    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, topics: Sequence[Topic], fit: Fit
-) -> Comparison | None:
+def _compare(task: CalibrationTask, fit: Fit) -> Comparison | None:
     """Return the comparison on the topics of a fit; None if the model has no body with field weights."""
     from reranker.rerank.calibrate import OrderComparison, engine_run
 
-    weighted = _accepted_weights(reranker, encoder, body, topics[0])
+    reranker, topics = task.reranker, task.topics
+    weighted = _accepted_weights(reranker, task.model.encoder, task.body, topics[0])
     if weighted is None:
         return None
     with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
         orders = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
-    return Comparison(weighted, orders, _stems(reranker, encoder, body, orders, fit.measure))
+    return Comparison(weighted, orders, _stems(task, orders))
 
 
 def _accepted_weights(
@@ -311,20 +310,17 @@ def _accepted_weights(
     return None
 
 
-def _stems(
-    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, orders: OrderComparison, measure: str
-) -> str:
+def _stems(task: CalibrationTask, orders: OrderComparison) -> str:
     """Return what stems in the index would give, or why this is unknown; "" if the index has the model's stems."""
     from reranker.errors import EngineError
-    from reranker.rerank import default_template
     from reranker.rerank.stems import stems_sentence, unstemmed_fields
 
-    engine, index = reranker.engine, reranker.index
+    engine, index, encoder = task.reranker.engine, task.reranker.index, task.model.encoder
     try:
-        fields = unstemmed_fields(engine, index, encoder, body or default_template(encoder.view))
+        fields = unstemmed_fields(engine, index, encoder, task.template)
     except EngineError as error:
         return f"it is unknown whether the analyzers of index {index!r} reduce words to stems: {error}"
-    return stems_sentence(fields, orders, measure, encoder) if fields else ""
+    return stems_sentence(fields, orders, task.measure, encoder) if fields else ""
 
 
 def _topics(
