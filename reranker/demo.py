@@ -37,7 +37,9 @@ from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.releases import read_control
 from reranker.rerank import Reranker, RerankSettings, default_template
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, pages_of, rank_topics, run_of, sample
+from reranker.rerank.calibration.alpha import Fit, fit_alpha, keep_in_release
+from reranker.rerank.calibration.rankings import pages_of, rank_topics, run_of
+from reranker.rerank.calibration.topics import Topic, qrels_of, sample
 from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
@@ -780,7 +782,7 @@ def measure(
     if by_impacts is not None and by_impacts.model is not None:
         template = default_template(by_impacts.model.encoder.view)
         rankings["impacts"] = run_of(pages_of(by_impacts, topics, template, progress), topics)
-    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
+    qrels = qrels_of(topics)
     values = {
         system: {
             name: np.array([by_query[str(number)] for number in range(len(questions))])

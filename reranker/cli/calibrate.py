@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder, RankingModel
     from reranker.rerank import Reranker
-    from reranker.rerank.calibrate import BoostFit, Fit, FittingTopics, Gain, OrderComparison, Topic
+    from reranker.rerank.calibration.alpha import Fit
+    from reranker.rerank.calibration.boost import BoostFit
+    from reranker.rerank.calibration.comparison import OrderComparison
+    from reranker.rerank.calibration.cross_validation import Gain
+    from reranker.rerank.calibration.topics import FittingTopics, Topic
     from reranker.rerank.signals import Signal
 
 MAX_QUERIES: Final = 1000
@@ -109,7 +113,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings
-    from reranker.rerank.calibrate import sample, topics_to_fit
+    from reranker.rerank.calibration.topics import sample, topics_to_fit
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -214,7 +218,8 @@ class CalibrationTask(NamedTuple):
 
 def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probability: bool, as_json: bool) -> None:
     """Fit alpha, and store and print the result."""
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, warnings_of
+    from reranker.rerank.calibration.alpha import fit_alpha, keep_in_release
+    from reranker.rerank.calibration.fit_warnings import warnings_of
 
     reranker, model, topics = task.reranker, task.model, task.topics
     with common.progress("searching", total=len(topics), unit="queries") as update:
@@ -251,7 +256,8 @@ def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probabi
 
 def _calibrate_boost(task: CalibrationTask, as_json: bool) -> None:
     """Fit the boost of impacts, and store and print the result."""
-    from reranker.rerank.calibrate import fit_boost, keep_boost, warnings_of_boost
+    from reranker.rerank.calibration.boost import fit_boost, keep_boost
+    from reranker.rerank.calibration.fit_warnings import warnings_of_boost
 
     reranker, topics = task.reranker, task.topics
     with common.progress("searching", total=len(topics), unit="queries") as update:
@@ -279,7 +285,8 @@ class Comparison(NamedTuple):
 
 def _compare(task: CalibrationTask, fit: Fit) -> Comparison | None:
     """Return the comparison on the topics of a fit; None if the model has no body with field weights."""
-    from reranker.rerank.calibrate import OrderComparison, engine_run
+    from reranker.rerank.calibration.comparison import OrderComparison
+    from reranker.rerank.calibration.rankings import engine_run
 
     reranker, topics = task.reranker, task.topics
     weighted = _accepted_weights(reranker, task.model.encoder, task.body, topics[0])
@@ -295,7 +302,7 @@ def _accepted_weights(
 ) -> dict[str, Any] | None:
     """Return the first body with the model's field weights that the engine accepts for a topic; None without one."""
     from reranker.errors import EngineRejected
-    from reranker.rerank.calibrate import engine_run
+    from reranker.rerank.calibration.rankings import engine_run
     from reranker.rerank.weighted_template import WEIGHTED_KINDS, weighted_template
 
     for kind in WEIGHTED_KINDS:
@@ -328,7 +335,7 @@ def _topics(
 ) -> tuple[list[Topic], InputAccount]:
     """Return the topics of the given files, and the account of the links or judgments."""
     from reranker.engines.stored_ids import IdCheck
-    from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
+    from reranker.rerank.calibration.topics import topics_of_links, topics_of_qrels
 
     qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
     accounts: list[InputAccount] = []
@@ -365,7 +372,6 @@ def _kind_of_queries(fit: Fit | BoostFit, weight: str) -> str:
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     from reranker.evaluation import half_interval
-    from reranker.rerank.calibrate import Gain
 
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
@@ -374,7 +380,7 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
     n = fit.n_queries
     table.add_row(_kind_of_queries(fit, "alpha"), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
-    table.add_row("  gain over the engine", _gain(Gain(fit.gain, fit.gain_error, fit.gain_p), n))
+    table.add_row("  gain over the engine", _gain(fit.gain_over_engine(), n))
     if fit.signals_gain is not None:
         table.add_row("  gain from all signals", _gain(fit.signals_gain, n))
     for found in fit.signals:
@@ -421,19 +427,18 @@ def _show_boost(fit: BoostFit, *, kept: bool) -> None:
 
 
 def _show_comparison(compared: Comparison) -> None:
-    from reranker.rerank.calibrate import COMPARED
-
     labels = {
         "engine": "engine",
         "weights": "engine with the field weights",
         "words": "model's word matches",
         "model": "model (cross-validated)",
     }
-    table = common.plain_table("", *("MAP" if measure == "AP" else measure for measure in COMPARED), numbers=(1, 2))
+    measures = ("MAP" if measure == "AP" else measure for measure in compared.orders.means["engine"])
+    table = common.plain_table("", *measures, numbers=(1, 2))
     for order, label in labels.items():
-        table.add_row(label, *(f"{compared.orders.means[order][measure]:.4f}" for measure in COMPARED))
+        table.add_row(label, *(f"{mean:.4f}" for mean in compared.orders.means[order].values()))
     for (first, second), tests in compared.orders.differences.items():
-        cells = (f"{tests[measure].difference:+.4f} ± {tests[measure].interval:.4f}" for measure in COMPARED)
+        cells = (f"{test.difference:+.4f} ± {test.interval:.4f}" for test in tests.values())
         table.add_row(f"  {labels[first]} − {labels[second]}", *cells)
     common.out().print(table)
     # click instead of rich, because a body for copying must not be wrapped.

@@ -28,7 +28,7 @@ from reranker.demo import (
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
 from reranker.records import Document
-from reranker.rerank.calibrate import Topic
+from reranker.rerank.calibration.topics import Topic
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
 
