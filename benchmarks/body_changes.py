@@ -28,8 +28,9 @@ from indexer.build import build_index
 from reranker.engines import open_engine
 from reranker.evaluation import evaluate_run
 from reranker.rerank import Calibration, Reranker, RerankSettings
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha
-from reranker.rerank.calibration import body_hash, signature_of
+from reranker.rerank.calibration.alpha import Fit, fit_alpha
+from reranker.rerank.calibration.bodies import body_hash, signature_of
+from reranker.rerank.calibration.topics import Topic
 from reranker.tables import read_judgements, read_queries
 from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 

@@ -68,7 +68,7 @@ from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
-from reranker.rerank.calibration import DEFAULT
+from reranker.rerank.calibration.kept import DEFAULT
 from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings

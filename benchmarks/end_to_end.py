@@ -47,7 +47,8 @@ from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha
+from reranker.rerank.calibration.alpha import Fit, fit_alpha
+from reranker.rerank.calibration.topics import Topic
 from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 
 KINDS: tuple[dict[str, Any], ...] = (

@@ -45,7 +45,8 @@ from reranker.engines.protocol import Engine
 from reranker.evaluation import evaluate_run
 from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha
+from reranker.rerank.calibration.alpha import Fit, fit_alpha
+from reranker.rerank.calibration.topics import Topic
 from reranker.rerank.signals import parse_signals, typed
 from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 

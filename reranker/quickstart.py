@@ -16,7 +16,7 @@ from reranker.errors import TrainingError
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import ControlRecord, read_control
 from reranker.rerank.answer import RerankedPage
-from reranker.rerank.calibration import Calibration
+from reranker.rerank.calibration.kept import Calibration
 from reranker.rerank.search import Reranker
 from reranker.tables import read_judgements, read_links, read_pairs, read_queries
 from reranker.text.view import TextView

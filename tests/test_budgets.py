@@ -31,7 +31,7 @@ LINES: dict[str, int] = {
     "reranker/kernels": 1005,
     "reranker/lexical": 1175,
     "reranker/models": 1350,
-    "reranker/rerank": 2850,
+    "reranker/rerank": 2940,
     "reranker/retrain": 1830,
     "reranker/service": 4480,
     "reranker/text": 1000,

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder, RankingModel
     from reranker.rerank import Reranker
-    from reranker.rerank.calibrate import BoostFit, Fit, FittingTopics, Gain, OrderComparison, Topic
+    from reranker.rerank.calibration.alpha import Fit
+    from reranker.rerank.calibration.boost import BoostFit
+    from reranker.rerank.calibration.comparison import OrderComparison
+    from reranker.rerank.calibration.cross_validation import Gain
+    from reranker.rerank.calibration.topics import FittingTopics, Topic
     from reranker.rerank.signals import Signal
 
 MAX_QUERIES: Final = 1000
@@ -109,7 +113,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings
-    from reranker.rerank.calibrate import sample, topics_to_fit
+    from reranker.rerank.calibration.topics import sample, topics_to_fit
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -214,7 +218,8 @@ class CalibrationTask(NamedTuple):
 
 def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probability: bool, as_json: bool) -> None:
     """Fit alpha, and store and print the result."""
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, warnings_of
+    from reranker.rerank.calibration.alpha import fit_alpha, keep_in_release
+    from reranker.rerank.calibration.fit_warnings import warnings_of
 
     reranker, model, topics = task.reranker, task.model, task.topics
     with common.progress("searching", total=len(topics), unit="queries") as update:
@@ -228,7 +233,7 @@ def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probabi
             signals=signals,
             probability=probability,
         )
-    compared = _compare(reranker, model.encoder, task.body, topics, fit)
+    compared = _compare(task, fit)
     fit = replace(fit, held_out_from_training=task.chosen.held_out)
     warnings = task.warnings(warnings_of(fit, task.body))
     if task.keeps:
@@ -251,7 +256,8 @@ def _calibrate_alpha(task: CalibrationTask, signals: tuple[Signal, ...], probabi
 
 def _calibrate_boost(task: CalibrationTask, as_json: bool) -> None:
     """Fit the boost of impacts, and store and print the result."""
-    from reranker.rerank.calibrate import fit_boost, keep_boost, warnings_of_boost
+    from reranker.rerank.calibration.boost import fit_boost, keep_boost
+    from reranker.rerank.calibration.fit_warnings import warnings_of_boost
 
     reranker, topics = task.reranker, task.topics
     with common.progress("searching", total=len(topics), unit="queries") as update:
@@ -277,18 +283,18 @@ class Comparison(NamedTuple):
     """A sentence on the gain that stems in the index would give; "" if the index has the stems of the model."""
 
 
-def _compare(
-    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, topics: Sequence[Topic], fit: Fit
-) -> Comparison | None:
+def _compare(task: CalibrationTask, fit: Fit) -> Comparison | None:
     """Return the comparison on the topics of a fit; None if the model has no body with field weights."""
-    from reranker.rerank.calibrate import OrderComparison, engine_run
+    from reranker.rerank.calibration.comparison import OrderComparison
+    from reranker.rerank.calibration.rankings import engine_run
 
-    weighted = _accepted_weights(reranker, encoder, body, topics[0])
+    reranker, topics = task.reranker, task.topics
+    weighted = _accepted_weights(reranker, task.model.encoder, task.body, topics[0])
     if weighted is None:
         return None
     with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
         orders = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
-    return Comparison(weighted, orders, _stems(reranker, encoder, body, orders, fit.measure))
+    return Comparison(weighted, orders, _stems(task, orders))
 
 
 def _accepted_weights(
@@ -296,7 +302,7 @@ def _accepted_weights(
 ) -> dict[str, Any] | None:
     """Return the first body with the model's field weights that the engine accepts for a topic; None without one."""
     from reranker.errors import EngineRejected
-    from reranker.rerank.calibrate import engine_run
+    from reranker.rerank.calibration.rankings import engine_run
     from reranker.rerank.weighted_template import WEIGHTED_KINDS, weighted_template
 
     for kind in WEIGHTED_KINDS:
@@ -311,20 +317,17 @@ def _accepted_weights(
     return None
 
 
-def _stems(
-    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, orders: OrderComparison, measure: str
-) -> str:
+def _stems(task: CalibrationTask, orders: OrderComparison) -> str:
     """Return what stems in the index would give, or why this is unknown; "" if the index has the model's stems."""
     from reranker.errors import EngineError
-    from reranker.rerank import default_template
     from reranker.rerank.stems import stems_sentence, unstemmed_fields
 
-    engine, index = reranker.engine, reranker.index
+    engine, index, encoder = task.reranker.engine, task.reranker.index, task.model.encoder
     try:
-        fields = unstemmed_fields(engine, index, encoder, body or default_template(encoder.view))
+        fields = unstemmed_fields(engine, index, encoder, task.template)
     except EngineError as error:
         return f"it is unknown whether the analyzers of index {index!r} reduce words to stems: {error}"
-    return stems_sentence(fields, orders, measure, encoder) if fields else ""
+    return stems_sentence(fields, orders, task.measure, encoder) if fields else ""
 
 
 def _topics(
@@ -332,7 +335,7 @@ def _topics(
 ) -> tuple[list[Topic], InputAccount]:
     """Return the topics of the given files, and the account of the links or judgments."""
     from reranker.engines.stored_ids import IdCheck
-    from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
+    from reranker.rerank.calibration.topics import topics_of_links, topics_of_qrels
 
     qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
     accounts: list[InputAccount] = []
@@ -369,7 +372,6 @@ def _kind_of_queries(fit: Fit | BoostFit, weight: str) -> str:
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     from reranker.evaluation import half_interval
-    from reranker.rerank.calibrate import Gain
 
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
@@ -378,7 +380,7 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
     n = fit.n_queries
     table.add_row(_kind_of_queries(fit, "alpha"), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
-    table.add_row("  gain over the engine", _gain(Gain(fit.gain, fit.gain_error, fit.gain_p), n))
+    table.add_row("  gain over the engine", _gain(fit.gain_over_engine(), n))
     if fit.signals_gain is not None:
         table.add_row("  gain from all signals", _gain(fit.signals_gain, n))
     for found in fit.signals:
@@ -425,19 +427,18 @@ def _show_boost(fit: BoostFit, *, kept: bool) -> None:
 
 
 def _show_comparison(compared: Comparison) -> None:
-    from reranker.rerank.calibrate import COMPARED
-
     labels = {
         "engine": "engine",
         "weights": "engine with the field weights",
         "words": "model's word matches",
         "model": "model (cross-validated)",
     }
-    table = common.plain_table("", *("MAP" if measure == "AP" else measure for measure in COMPARED), numbers=(1, 2))
+    measures = ("MAP" if measure == "AP" else measure for measure in compared.orders.means["engine"])
+    table = common.plain_table("", *measures, numbers=(1, 2))
     for order, label in labels.items():
-        table.add_row(label, *(f"{compared.orders.means[order][measure]:.4f}" for measure in COMPARED))
+        table.add_row(label, *(f"{mean:.4f}" for mean in compared.orders.means[order].values()))
     for (first, second), tests in compared.orders.differences.items():
-        cells = (f"{tests[measure].difference:+.4f} ± {tests[measure].interval:.4f}" for measure in COMPARED)
+        cells = (f"{test.difference:+.4f} ± {test.interval:.4f}" for test in tests.values())
         table.add_row(f"  {labels[first]} − {labels[second]}", *cells)
     common.out().print(table)
     # click instead of rich, because a body for copying must not be wrapped.

@@ -180,7 +180,7 @@ def _relearn(engine: Engine, places: DemoFiles, log: ClickLog, pages: Mapping[st
     from reranker.models.model_folder import load_model
     from reranker.releases import read_control
     from reranker.rerank import default_template
-    from reranker.rerank.calibration import Calibration
+    from reranker.rerank.calibration.kept import Calibration
     from reranker.retrain.loop import Retraining
     from reranker.retrain.served_ranks import ServedModel, ServingScores
     from reranker.retrain.settings import RetrainSettings

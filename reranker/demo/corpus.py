@@ -13,7 +13,7 @@ from reranker.demo.library import Resolver, entries_of, library_folder, links_of
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
 from reranker.records import Document
-from reranker.rerank.calibrate import Topic, sample
+from reranker.rerank.calibration.topics import Topic, sample
 
 MARK = "made-by-ssi-demo.txt"
 PARTS = ("train", "valid", "test")

@@ -11,7 +11,8 @@ import numpy as np
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.progress import Progress
 from reranker.rerank import Reranker, RerankSettings, default_template
-from reranker.rerank.calibrate import Topic, pages_of, rank_topics, run_of
+from reranker.rerank.calibration.rankings import pages_of, rank_topics, run_of
+from reranker.rerank.calibration.topics import Topic, qrels_of
 
 WINDOW = RerankSettings().window
 MEASURES = ("AP", "nDCG@10", "RR")
@@ -144,7 +145,7 @@ def measure(
     if by_impacts is not None and by_impacts.model is not None:
         template = default_template(by_impacts.model.encoder.view)
         rankings["impacts"] = run_of(pages_of(by_impacts, topics, template, progress), topics)
-    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
+    qrels = qrels_of(topics)
     values = {
         system: {
             name: np.array([by_query[str(number)] for number in range(len(questions))])

@@ -35,7 +35,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
 from reranker.releases import read_control
 from reranker.rerank import Reranker, RerankSettings, default_template
-from reranker.rerank.calibrate import Fit, fit_alpha, keep_in_release
+from reranker.rerank.calibration.alpha import Fit, fit_alpha, keep_in_release
 from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model

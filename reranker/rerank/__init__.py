@@ -11,7 +11,8 @@ from reranker.lazy import names_of
 
 if TYPE_CHECKING:
     from reranker.rerank.answer import RerankedPage
-    from reranker.rerank.calibration import DEFAULT_ALPHA, Calibration, body_hash
+    from reranker.rerank.calibration.bodies import body_hash
+    from reranker.rerank.calibration.kept import DEFAULT_ALPHA, Calibration
     from reranker.rerank.explain import Explanation
     from reranker.rerank.ranking import blend, default_template
     from reranker.rerank.search import Reranker
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "reranker.rerank.answer": ("RerankedPage",),
-    "reranker.rerank.calibration": (
-        "DEFAULT_ALPHA",
-        "Calibration",
-        "body_hash",
-    ),
+    "reranker.rerank.calibration.bodies": ("body_hash",),
+    "reranker.rerank.calibration.kept": ("DEFAULT_ALPHA", "Calibration"),
     "reranker.rerank.explain": ("Explanation",),
     "reranker.rerank.ranking": (
         "blend",

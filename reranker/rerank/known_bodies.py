@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from reranker.engines.bodies import PLACE, Places, places_of
 from reranker.engines.query_syntax import may_have_syntax
-from reranker.rerank.calibration import ScoringParts
+from reranker.rerank.calibration.bodies import ScoringParts
 
 MAX_KNOWN_BODIES: Final = 256
 """Largest number of bodies that are kept; a service has a few, but the values of filters make more."""

@@ -12,7 +12,7 @@ factor differs between engines (OpenSearch omits k1 + 1 since 3.0, the others ke
 highest BM25 of the response was not chosen, because it depends on the documents: adding one document would reorder the
 others, and consecutive pages would not fit together.
 
-An alpha and its signals belong to a query body and a window; `reranker.rerank.calibrate` fits them.
+An alpha and its signals belong to a query body and a window; `fit_alpha` fits them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reranker.arrays import Bool, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import default_query_body, not_rerankable
 from reranker.records import Hit, RankedHit, Reason, ReasonKind
-from reranker.rerank.calibration import DEFAULT, PINNED_SCORE, ChosenAlpha
+from reranker.rerank.calibration.kept import DEFAULT, PINNED_SCORE, ChosenAlpha
 from reranker.rerank.candidates import EncodedQuery, Window, has_key
 from reranker.text.view import TextView
 

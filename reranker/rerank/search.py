@@ -62,12 +62,7 @@ from reranker.models.repeated import preferences_of
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
-from reranker.rerank.calibration import (
-    Calibration,
-    ChosenAlpha,
-    Probability,
-    window_scale,
-)
+from reranker.rerank.calibration.kept import Calibration, ChosenAlpha, Probability, window_scale
 from reranker.rerank.candidates import (
     Candidates,
     EncodedQuery,

@@ -11,7 +11,7 @@ from reranker.engines.analysis import TEXT_TYPES, field_definition
 from reranker.engines.bodies import searched_fields
 from reranker.engines.protocol import Engine
 from reranker.models.ranking_model import Encoder
-from reranker.rerank.calibrate import OrderComparison
+from reranker.rerank.calibration.comparison import OrderComparison
 from reranker.text.analyzers import make_analyzer
 
 N_DOCUMENTS: Final = 100

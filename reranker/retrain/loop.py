@@ -43,7 +43,7 @@ from reranker.releases import (
     utc_now,
 )
 from reranker.rerank import default_template
-from reranker.rerank.calibration import Calibration
+from reranker.rerank.calibration.kept import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import GateVerdict
 from reranker.retrain.history import REMEMBERED_BY, History, check_log, read_history

@@ -21,7 +21,7 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.repeated import preferences_of
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
-from reranker.rerank.calibration import window_scale
+from reranker.rerank.calibration.kept import window_scale
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.rerank.signals import Signal, added

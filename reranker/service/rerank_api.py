@@ -37,7 +37,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import preferences_of
 from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, Reason, ReasonKind, SearchAnswer
-from reranker.rerank.calibration import Probability
+from reranker.rerank.calibration.kept import Probability
 from reranker.rerank.candidates import (
     CandidateVectors,
     LocalStore,

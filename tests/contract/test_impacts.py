@@ -30,7 +30,8 @@ from reranker.models.ranking_model import RankingModel
 from reranker.models.repeated import RepeatedQueries
 from reranker.records import ReasonKind
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.calibrate import BOOSTS, Topic, fit_boost, keep_boost
+from reranker.rerank.calibration.boost import BOOSTS, fit_boost, keep_boost
+from reranker.rerank.calibration.topics import Topic
 from reranker.rerank.explain import DEFAULT_PAIRS
 from reranker.rerank.impacts import ServedImpacts
 from reranker.rerank.search import open_reranker

@@ -21,7 +21,10 @@ from reranker.engines.protocol import Engine, WriteOp
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
-from reranker.rerank.calibrate import OrderComparison, Topic, engine_run, fit_alpha
+from reranker.rerank.calibration.alpha import fit_alpha
+from reranker.rerank.calibration.comparison import OrderComparison
+from reranker.rerank.calibration.rankings import engine_run
+from reranker.rerank.calibration.topics import Topic
 from reranker.rerank.doc_values import DocValueSearch
 from reranker.rerank.stems import unstemmed_fields
 from tests.engines.launcher import QUICK_START, EngineProcess

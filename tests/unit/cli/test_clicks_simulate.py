@@ -15,7 +15,7 @@ from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions
 from reranker.engines import open_engine
-from reranker.rerank.calibration import DEFAULT
+from reranker.rerank.calibration.kept import DEFAULT
 from reranker.tables import read_qrels
 from tests.unit.retrain.shop import N_KINDS, Shop, is_answer
 

@@ -132,7 +132,7 @@ def boosts_of(result: Result) -> set[float]:
 def test_a_fitted_boost_is_stored_and_used_for_its_body_and_mode(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.rerank.calibrate._best", lambda values: 2)
+    monkeypatch.setattr("reranker.rerank.calibration.boost.best_row", lambda values: 2)
     judged = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(folder / "queries.tsv"), "--route", "impacts"]
     dry = json.loads(run("calibrate", *judged, "--dry-run", "--json").stdout)
     assert (dry["boost"], dry["mode"], dry["kept"], dry["n_queries"]) == (1.0, "find", False, 12)

@@ -20,7 +20,7 @@ from reranker.demo.library import MAX_LINKS_TO_ONE, library_folder, read_modules
 from reranker.errors import GateRefused
 from reranker.evaluation import IdPair
 from reranker.records import Document
-from reranker.rerank.calibrate import Topic
+from reranker.rerank.calibration.topics import Topic
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_model
 

@@ -18,7 +18,7 @@ from reranker.engines import Engine, WriteOp, open_engine
 from reranker.models.model_folder import save_model
 from reranker.releases import CARRIED_FROM, ControlRecord, carried_over, read_control, update_control
 from reranker.rerank import DEFAULT_ALPHA
-from reranker.rerank.calibration import Calibration
+from reranker.rerank.calibration.kept import Calibration
 from tests.served import model_of, random_documents
 
 DOCUMENTS = random_documents(20)

@@ -433,7 +433,7 @@ def test_calibration_of_a_model_without_a_release_is_refused_before_any_search(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(model_of(site.documents, n_dims=4), site.path / "other")
-    monkeypatch.setattr("reranker.rerank.calibrate.fit_alpha", lambda *_, **__: pytest.fail("it searched"))
+    monkeypatch.setattr("reranker.rerank.calibration.alpha.fit_alpha", lambda *_, **__: pytest.fail("it searched"))
     result = site.run("calibrate", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", model="other")
     assert result.exit_code == 3
     assert "is no version of index 'docs'" in result.stderr and "ssi revectorize" in result.stderr

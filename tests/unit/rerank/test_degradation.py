@@ -19,7 +19,7 @@ from reranker.engines.vectors import field_name
 from reranker.errors import EngineError, EngineUnavailable, FallbackError
 from reranker.records import Hit, ReasonKind, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
-from reranker.rerank.calibration import PINNED_SCORE
+from reranker.rerank.calibration.kept import PINNED_SCORE
 from reranker.rerank.candidates import StoredFields, check_unscored, encode_query
 from reranker.rerank.ranking import final_order, kept_in_place, pinned_ids
 from reranker.store import StoreWriter, VectorStore

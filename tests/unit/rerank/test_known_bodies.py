@@ -15,7 +15,7 @@ from reranker.engines.bodies import PLACE, fill_template, places_of
 from reranker.engines.query_syntax import UnreadableQueryError, asked_text, may_have_syntax
 from reranker.engines.wire import changed_texts
 from reranker.rerank import known_bodies
-from reranker.rerank.calibration import ScoringParts, body_hash, signature_of
+from reranker.rerank.calibration.bodies import ScoringParts, body_hash, signature_of
 from reranker.rerank.candidates import has_key
 from reranker.rerank.known_bodies import BodyFacts, KnownBodies
 

@@ -16,7 +16,7 @@ from reranker.engines.wire import while_waiting
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.calibration import DEFAULT_ALPHA
+from reranker.rerank.calibration.kept import DEFAULT_ALPHA
 from reranker.rerank.candidates import documents_of
 from reranker.rerank.search import needs_the_query, shows_source_alone
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer

@@ -22,8 +22,10 @@ from reranker.models.model_folder import save_model
 from reranker.records import Hit, SearchAnswer
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, blend, body_hash
-from reranker.rerank.calibrate import Fit, Topic, _surest, fit_alpha, keep_in_release, warnings_of
-from reranker.rerank.calibration import ChosenAlpha
+from reranker.rerank.calibration.alpha import Fit, fit_alpha, keep_in_release
+from reranker.rerank.calibration.fit_warnings import warnings_of
+from reranker.rerank.calibration.kept import ChosenAlpha
+from reranker.rerank.calibration.topics import Topic
 from reranker.rerank.search import calibration_of
 from reranker.rerank.signals import Signal, added, parse_signals, typed
 from reranker.retrain.served_ranks import ServedModel, ServingScores
@@ -324,16 +326,6 @@ def test_alpha_alone_is_the_fit_without_signals(served: Served) -> None:
     assert replace(fit, signals=(), signals_gain=None) == alone
     with pytest.raises(InputError, match="'nowhere': no candidate"):
         fit_alpha(reranker_of(served), topics, "AP", BODY, signals=(Signal("nowhere"),))
-
-
-def test_the_surest_weight_is_taken() -> None:
-    rng = seeded_rng(4)
-    noise = rng.normal(size=(3, 100))
-    noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, ddof=1, keepdims=True)  # error: .1
-    engine = rng.random(100)
-    assert _surest(np.stack([engine, engine + 0.19 + noise[0], engine + 0.15 + noise[1]])) == 0
-    assert _surest(np.stack([engine, engine + 0.3 + noise[0], engine + 0.31 + 2 * noise[1]])) == 1
-    assert _surest(np.stack([engine, engine, engine])) == 0
 
 
 def test_a_query_that_finds_nothing_is_a_query_like_others(served: Served) -> None:

@@ -18,7 +18,7 @@ from reranker.engines.protocol import WriteOp
 from reranker.errors import EngineAuthError
 from reranker.evaluation import paired_test
 from reranker.models.model_folder import save_model
-from reranker.rerank.calibrate import COMPARED, OrderComparison
+from reranker.rerank.calibration.comparison import COMPARED, OrderComparison
 from reranker.rerank.stems import stems_sentence, unstemmed_fields
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from tests.engines.memory import memory_engine

@@ -31,7 +31,7 @@ from reranker.errors import (
 from reranker.models.model_folder import save_model
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
-from reranker.rerank.calibration import PINNED_SCORE
+from reranker.rerank.calibration.kept import PINNED_SCORE
 from reranker.service.http import ServiceError
 from reranker.service.modes import MAX_SHUFFLED, SearchCall, SearchOutcome, rerank
 from reranker.service.serving import Versions

@@ -1,29 +1,31 @@
-"""Calibrations: the weight of the model in the blend, the signals, and the probabilities, by query body and window.
+"""The calibrations that a release keeps: alpha, signals and probability by body and window, boosts by body and mode.
 
-The boost of impacts is fitted by query body and mode. `reranker.rerank.calibrate` fits them. A release stores them.
+A search reads them. `fit_alpha` and `fit_boost` of this package fit them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from reranker.arrays import Float64
 from reranker.config import IMPACT_BOOST, IMPACT_MODES, ImpactMode
-from reranker.engines.bodies import candidate_body
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError
+from reranker.releases import ControlRecord, update_control, utc_now
+from reranker.rerank.calibration.bodies import ScoringParts, body_hash, similarity
 from reranker.rerank.signals import Signal
 
 PINNED_SCORE: Final = 1e30
 """A ``_score`` above this value is not a similarity: a pinned query gives its documents scores of 1.7e38 and above."""
 DEFAULT_ALPHA: Final = 0.5
 """Weight of the model before `ssi calibrate` has fitted one. A page that uses it contains a notice."""
+LEAST_SIMILARITY: Final = 0.5
+"""Similarity of two bodies from which the calibration of one is used for the other."""
 
 
 class ChosenAlpha(NamedTuple):
@@ -49,79 +51,6 @@ def check_alpha(alpha: float) -> float:
     return float(alpha)
 
 
-_SCORING = (
-    "query",
-    "knn",
-    "retriever",
-    "rescore",
-    "rank",
-    "sub_searches",
-    "indices_boost",
-    "runtime_mappings",
-    "derived",
-)
-"""Parts of a body that determine the scores of its hits."""
-
-
-_FILTERS = frozenset({"filter", "must_not", "minimum_should_match", "min_score"})
-
-
-_ALL_MUST_MATCH = frozenset(
-    {
-        "bool",
-        "must",
-        "function_score",
-        "script_score",
-        "query",
-        "boosting",
-        "positive",
-        "pinned",
-        "organic",
-        "knn",
-        "retriever",
-        "retrievers",
-        "standard",
-        "rrf",
-        "linear",
-        "text_similarity_reranker",
-        "rescorer",
-    }
-)
-"""Clauses in which a filter only removes hits. Under ``should`` it would also change the scores of other hits."""
-
-
-def body_hash(template: Mapping[str, Any]) -> str:
-    """Return the identifier of a body template, 16 hexadecimal digits, from the parts that determine scores.
-
-    It ignores parts that only affect the display (``_source``, highlight, aggregations, page size) and filters. So
-    alpha, and with it the order of the remaining hits, stays the same if a user clicks on a facet.
-    """
-    scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
-    content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
-
-
-def _without_filters(node: Any) -> Any:
-    """Return a query, knn or retriever clause without filters; a ``bool`` with one clause is replaced by the clause."""
-    if isinstance(node, (list, tuple)):
-        return [_without_filters(item) for item in node]
-    if not isinstance(node, Mapping):
-        return node
-    kept = {
-        name: _without_filters(value) if name in _ALL_MUST_MATCH else value
-        for name, value in node.items()
-        if name not in _FILTERS
-    }
-    clauses = kept.get("bool")
-    if isinstance(clauses, Mapping):
-        parts = {name: part if isinstance(part, list) else [part] for name, part in clauses.items()}
-        if len(parts) == 1 and parts.keys() <= {"must", "should"} and len(*parts.values()) == 1:
-            (kept,) = next(iter(parts.values()))
-        else:
-            kept["bool"] = parts
-    return kept
-
-
 def window_scale(lexical: Float64, otherwise: float) -> float:
     """Return the highest of the engine's scores in a window, (n,) float64, or ``otherwise`` if none is above 0.
 
@@ -133,56 +62,10 @@ def window_scale(lexical: Float64, otherwise: float) -> float:
     return highest if highest > 0.0 else otherwise
 
 
-LEAST_SIMILARITY: Final = 0.5
-"""Similarity of two bodies from which the calibration of one is used for the other."""
-_NESTING = _ALL_MUST_MATCH | {"should", "dis_max", "queries", "functions", "rescore", "rescore_query", "constant_score"}
-"""Keys of a body that only contain other clauses."""
-
-
-def signature_of(template: Mapping[str, Any]) -> frozenset[str]:
-    """Return the clauses of a body that determine scores, as ``clause:field``, without boosts, values and filters."""
-    scoring = [template[name] for name in _SCORING if name in template]
-    return frozenset(_clauses(_without_filters(scoring)))
-
-
-def _clauses(node: Any) -> Iterator[str]:
-    if isinstance(node, (list, tuple)):
-        for item in node:
-            yield from _clauses(item)
-    if not isinstance(node, Mapping):
-        return
-    for name, value in node.items():
-        if name in _NESTING:
-            yield from _clauses(value)
-        elif isinstance(value, Mapping):
-            listed = value.get("fields", [value["field"]] if "field" in value else [*value][:1])
-            for path in listed if isinstance(listed, (list, tuple)) else [listed]:
-                yield f"{name}:{str(path).partition('^')[0]}"
-
-
-class ScoringParts(NamedTuple):
-    """The parts of a search body that determine the scores of hits, by which a calibration is found."""
-
-    hash: str
-    """`body_hash` of the body."""
-    clauses: frozenset[str]
-    """`signature_of` the body."""
-
-    @classmethod
-    def of(cls, template: Mapping[str, Any]) -> ScoringParts:
-        """Return these parts of a body template."""
-        return cls(body_hash(template), signature_of(template))
-
-
-def similarity(first: frozenset[str], second: frozenset[str]) -> float:
-    """Return the share of common clauses among all clauses of two bodies, 0 to 1."""
-    return len(first & second) / len(first | second) if first or second else 0.0
-
-
 class Probability(NamedTuple):
     """Probability that a candidate is relevant as a function of f: 1 / (1 + e^-(slope f + offset)), slope > 0.
 
-    It is monotonic, so it keeps the order. `reranker.rerank.calibrate` fits it.
+    It is monotonic, so it keeps the order. `fit_probability` fits it.
     """
 
     slope: float
@@ -206,19 +89,6 @@ class Probability(NamedTuple):
                 f"probability {entry!r:.80} of the release is not [slope above 0, offset]: run `ssi calibrate` again"
             )
         return cls(slope, offset)
-
-
-def _is_of_impacts(key: str) -> bool:
-    return key.rpartition(":")[2] in IMPACT_MODES
-
-
-def _boost_of(key: str, entry: Any) -> float:
-    boost = entry.get("boost") if isinstance(entry, Mapping) else None
-    if isinstance(boost, bool) or not isinstance(boost, (int, float)) or not 0.0 < boost < math.inf:
-        raise ConfigError(
-            f"calibration {key!r} of the release has no boost above 0: run `ssi calibrate --route impacts` again"
-        )
-    return float(boost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,3 +188,38 @@ class Calibration:
         if best is None or nearness(best)[0] < LEAST_SIMILARITY:
             return DEFAULT
         return ChosenAlpha(self.window_alphas[best], "nearest", self.signals.get(best, ()), by_window=True)
+
+
+def _is_of_impacts(key: str) -> bool:
+    return key.rpartition(":")[2] in IMPACT_MODES
+
+
+def _boost_of(key: str, entry: Any) -> float:
+    boost = entry.get("boost") if isinstance(entry, Mapping) else None
+    if isinstance(boost, bool) or not isinstance(boost, (int, float)) or not 0.0 < boost < math.inf:
+        raise ConfigError(
+            f"calibration {key!r} of the release has no boost above 0: run `ssi calibrate --route impacts` again"
+        )
+    return float(boost)
+
+
+def keep_entry(
+    engine: Engine,
+    index: str,
+    model_id: str,
+    template: Mapping[str, Any],
+    kind: int | ImpactMode,
+    entry: Mapping[str, Any],
+) -> ControlRecord:
+    """Store the entry of a body and a window, or of a body and a mode, in the model's release, with the time.
+
+    Returns the stored record. Raises `InputError` if the model has no release for the index; `EngineError` if the
+    record cannot be written.
+    """
+    key, entry = Calibration.key(body_hash(template), kind), {**entry, "fitted": utc_now()}
+
+    def change(record: ControlRecord) -> ControlRecord:
+        release = record.release(model_id)
+        return record.with_release(replace(release, calibration={**release.calibration, key: entry}))
+
+    return update_control(engine, index, change)

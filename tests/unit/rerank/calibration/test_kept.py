@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reranker.errors import ConfigError
 from reranker.rerank import Calibration, Reranker, RerankSettings
-from reranker.rerank.calibration import DEFAULT, ChosenAlpha, body_hash, signature_of, similarity, window_scale
+from reranker.rerank.calibration.bodies import body_hash, signature_of, similarity
+from reranker.rerank.calibration.kept import DEFAULT, ChosenAlpha, window_scale
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import small_index
@@ -71,12 +73,20 @@ def test_another_body_has_no_calibration() -> None:
     assert older.choose(body(["title^2", "text"]), 100) == DEFAULT
 
 
-def test_clauses_are_read_without_boosts_values_and_filters() -> None:
-    filtered = {"query": {"bool": {**body(FIELDS)["query"]["bool"], "filter": [{"term": {"brand": "x"}}]}}}
-    assert signature_of(filtered) == signature_of(body(FIELDS)) == {"multi_match:title", "multi_match:text"}
-    scored = {"query": {"function_score": {"query": {"match": {"title": {"query": "{{query}}", "boost": 2}}}}}}
-    assert signature_of(scored) == {"match:title"}
-    assert similarity(frozenset(), frozenset()) == 0.0
+@pytest.mark.parametrize(
+    ("key", "entry"),
+    [
+        ("x", {"alpha": 0.5}),
+        ("0" * 16 + ":ten", {"alpha": 0.5}),
+        ("0" * 16 + ":10", {}),
+        ("0" * 16 + ":10", {"alpha": True}),
+        ("0" * 16 + ":10", {"alpha": 2}),
+        ("0" * 16 + ":10", 0.5),
+    ],
+)
+def test_a_damaged_calibration_is_refused(key: str, entry: Any) -> None:
+    with pytest.raises(ConfigError):
+        Calibration.from_release({key: entry})
 
 
 def test_the_scale_of_a_window_is_its_highest_score_without_pinned_hits() -> None:

@@ -13,8 +13,11 @@ import pytest
 
 from reranker.errors import ConfigError, InputError
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
-from reranker.rerank.calibrate import Rankings, Topic, TopicWindow, fit_alpha, fit_probability
-from reranker.rerank.calibration import Probability
+from reranker.rerank.calibration.alpha import fit_alpha
+from reranker.rerank.calibration.kept import Probability
+from reranker.rerank.calibration.probability import fit_probability
+from reranker.rerank.calibration.rankings import Rankings, TopicWindow
+from reranker.rerank.calibration.topics import Topic
 from tests.engines.memory import memory_engine
 from tests.engines.policy import library
 from tests.seeds import seeded_rng
