@@ -30,10 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reranker.clicks.log import ClickLog, LogTransaction, Source, clock, damaged
-from reranker.clicks.log_rows import LogRows
-from reranker.clicks.privacy import Pseudonymiser
-from reranker.clicks.readers import JsonLinesReader, LineReader, MetarankReader, UbiReader, unwrapped
-from reranker.clicks.rejected_lines import PrivateSink
+from reranker.clicks.privacy import PrivateSink, Pseudonymiser
+from reranker.clicks.readers import JsonLinesReader, LineReader, LogRows, MetarankReader, UbiReader, unwrapped
 from reranker.clicks.schema import DAY_MS
 from reranker.clicks.values import Values
 from reranker.config import milliseconds

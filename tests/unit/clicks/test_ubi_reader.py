@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reranker.clicks.rejected_lines import shape
+from reranker.clicks.privacy import shape
 from tests.unit.clicks.reading import NOON_MS, PRIVACY, Read, event, query, write_lines
 
 EVENT_ROW = {
