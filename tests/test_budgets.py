@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
 """Share by which a number may be below its budget."""
 LINES: dict[str, int] = {
-    "reranker": 4235,
+    "reranker": 4190,
     "reranker/baselines": 420,
     "reranker/cli": 4635,
     "reranker/clicks": 3490,
