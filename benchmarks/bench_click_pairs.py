@@ -1,14 +1,14 @@
-"""How long a click log takes to become pairs, and how much memory: DuckDB, Spark, beside a plain scan of its files.
+"""How long a click log takes to become pairs, and how much memory, beside a plain scan of its files.
 
-    python benchmarks/bench_click_pairs.py [--impressions 100000 1000000 10000000] [--backends duckdb spark]
-        [--memory 1200] [--threads N] [--folder DIR] [--json FILE]
+    python benchmarks/bench_click_pairs.py [--impressions 100000 1000000 10000000] [--memory 1200] [--threads N]
+        [--folder DIR] [--json FILE]
 
 The log is made here, as `ssi clicks import` would keep it: ten hits a query, query ids of 32 characters, three queries
 a session, a sixth of the sessions without a user, clicks by position (half of the queries have one), dwell times, a
-hundredth of the lines twice, a robot among ten thousand people. Each run is a process of its own, whose memory is that
-of all its processes together, sampled; the time is from opening the log to the sorted Parquet file and does not hold
-the start of Python or of the JVM (``start_s``). ``scan`` reads all columns of the same files with pyarrow and does
-nothing with them. With --folder the logs are kept there and used again.
+hundredth of the lines twice, a robot among ten thousand people. Each run is a process of its own, whose memory is
+sampled; the time of ``duckdb`` is from opening the log to the sorted Parquet file and does not hold the start of
+Python. ``scan`` reads all columns of the same files with pyarrow and does nothing with them. With --folder the logs are
+kept there and used again.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.schema import TABLES
 
 N_HITS, POOL, AT_ONCE, A_DAY = 10, 30, 50_000, 100_000
+JOBS = ("scan", "duckdb")
 FIRST_MS, DAY_MS = 1_760_000_000_000, 86_400_000
 Ints = npt.NDArray[np.int64]
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
@@ -136,14 +137,11 @@ def child(job: str, folder: Path, memory_mb: int, threads: int | None, work: Pat
     """Do one job in this process, and return its figures."""
     log = ClickLog(folder)
     resources = Resources(threads=threads, memory_mb=memory_mb)
-    start_s, counts = 0.0, {}
-    if job == "spark":
-        start_s = _start_spark(threads, memory_mb)
     started, cpu = time.perf_counter(), time.process_time()
     if job == "scan":
         counts = {"rows": scan(log)}
     else:
-        with make_pairs(log, PairConfig(), backend=job, resources=resources) as table:
+        with make_pairs(log, PairConfig(), resources=resources) as table:
             table.write(work / "pairs.parquet")
             counts = table.counts
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -151,27 +149,13 @@ def child(job: str, folder: Path, memory_mb: int, threads: int | None, work: Pat
     return {
         "seconds": seconds,
         "cpu_s": time.process_time() - cpu,
-        "start_s": start_s,
         "own_peak_mb": peak_mb,
         "counts": counts,
     }
 
 
-def _start_spark(threads: int | None, memory_mb: int) -> float:
-    """Start a local Spark, which the backend then uses, and return how long that took."""
-    from pyspark.sql import SparkSession
-
-    started = time.perf_counter()
-    builder = SparkSession.builder.master(f"local[{threads or '*'}]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", f"{memory_mb}m").config("spark.sql.shuffle.partitions", "16")
-    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    session.range(10).count()
-    return time.perf_counter() - started
-
-
 def measure(job: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run one job in a process of its own, and return its figures with the peak memory of all its processes."""
+    """Run one job in a process of its own, and return its figures with its peak memory."""
     with tempfile.TemporaryDirectory(dir=arguments.folder) as work:
         command = [
             sys.executable,
@@ -207,22 +191,15 @@ def last_message(errors: str) -> str:
     if len(lines) < len(errors.splitlines()):
         # Frames are indented and stand before the message.
         lines = list(itertools.dropwhile(lambda line: line[:1] in ("", " "), lines))
-    told = (line.strip() for line in lines if not line.startswith("\tat "))
-    return " ".join(line for line in told if line)[-2_000:]
+    return " ".join(line for line in map(str.strip, lines) if line)[-2_000:]
 
 
 def _watch(pid: int, peak: list[int]) -> None:
-    """Keep the largest resident memory of a process and its children."""
+    """Keep the largest resident memory of a process."""
     try:
-        root = psutil.Process(pid)
-        while root.is_running() and root.status() != psutil.STATUS_ZOMBIE:
-            total = 0
-            for one in (root, *root.children(recursive=True)):
-                try:
-                    total += one.memory_info().rss
-                except psutil.Error:
-                    continue
-            peak[0] = max(peak[0], total)
+        process = psutil.Process(pid)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            peak[0] = max(peak[0], process.memory_info().rss)
             time.sleep(0.05)
     except psutil.NoSuchProcess:
         return
@@ -248,8 +225,7 @@ def growth(results: dict[str, dict[str, Any]], job: str, key: str) -> list[float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--impressions", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--backends", nargs="+", default=["duckdb", "spark"])
-    parser.add_argument("--memory", type=int, default=1200, help="MB: of DuckDB's rows, and of Spark's heap")
+    parser.add_argument("--memory", type=int, default=1200, help="MB, of DuckDB")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
@@ -278,15 +254,13 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         made_s = time.perf_counter() - started
         print(f"{n:>12,}  impressions: {size / 2**20:,.0f} MB of Parquet, made in {made_s:.0f} s", flush=True)
         results[str(n)] = {"bytes": size}
-        for job in ("scan", *arguments.backends):
+        for job in JOBS:
             found = results[str(n)][job] = measure(job, folder, arguments)
             if "seconds" in found:
                 found["s_per_million"] = found["seconds"] / n * 1e6
                 found["of_scan"] = found["seconds"] / results[str(n)]["scan"].get("seconds", math.nan)
             print(table_line(n, job, results[str(n)][job]), flush=True)
-    exponents = {
-        job: {key: growth(results, job, key) for key in ("seconds", "peak_mb")} for job in ("scan", *arguments.backends)
-    }
+    exponents = {job: {key: growth(results, job, key) for key in ("seconds", "peak_mb")} for job in JOBS}
     for job, of in exponents.items():
         if of["seconds"]:
             print(f"{job}: time grows like n^{of['seconds'][-1]:.2f}, memory like n^{of['peak_mb'][-1]:.2f}")

@@ -1,27 +1,24 @@
-"""How many documents a second `ssi vectorize` encodes: by one process, and by Spark on this machine.
+"""How many documents a second `ssi vectorize` encodes.
 
-    python benchmarks/bench_vectorize.py [--documents 400000] [--cores 2] [--dim 128]
+    python benchmarks/bench_vectorize.py [--documents 400000] [--dim 128]
 
-Documents are those of `benchmarks/scale_data.py`, with a random V over all their words. Both backends do a tenth of
-them first, for nothing, then again, then all: what starting takes (Spark's session, the model in each worker) is thus
-told apart; the rate is that of the nine tenths in between. Ends with status 1 unless both wrote the same rows.
+Documents are those of `benchmarks/scale_data.py`, with a random V over all their words. A tenth of them is vectorized
+first, for nothing, then again, then all: the rate is that of the nine tenths in between, without the start.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 from scale_data import World, write_documents
 
-from indexer.vectorizing import VectorizingJob, vectorize
+from indexer.vectorizing import vectorize
 from reranker.formats import read_documents
 from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import Encoder, RankingModel
@@ -43,14 +40,11 @@ def save_random_model(docs: Path, folder: Path, dim: int) -> None:
     print(f"{vocabulary.n_documents:,} documents, {len(vocabulary):,} words, V of {V.nbytes / 1e6:,.0f} MB")
 
 
-def main() -> int:
-    """Measure both backends; return the exit status."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=400_000)
-    parser.add_argument("--cores", type=int, default=2, help="of Spark")
     parser.add_argument("--dim", type=int, default=128)
     options = parser.parse_args()
-    rates = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_documents(World(options.documents, 0), folder)
@@ -58,21 +52,14 @@ def main() -> int:
         with docs.open("rb") as whole, tenth.open("wb") as part:
             part.writelines(itertools.islice(whole, options.documents // 10))
         save_random_model(docs, folder / "model", options.dim)
-        for backend in ("local", "spark"):
-            seconds, counts = [], []
-            for path in (tenth, tenth, docs):
-                started = time.monotonic()
-                job = VectorizingJob(
-                    path, folder / "model", folder / f"{backend}.parquet", None, f"local[{options.cores}]"
-                )
-                counts.append(vectorize(job, backend))
-                seconds.append(time.monotonic() - started)
-            rates.append((counts[2] - counts[1]) / (seconds[2] - seconds[1]))
-            print(f"{backend}: {rates[-1]:,.0f} documents/s; {counts[2]:,} in {seconds[2]:.1f} s", flush=True)
-        same = pq.read_table(folder / "local.parquet").equals(pq.read_table(folder / "spark.parquet"))
-    print(f"spark on {options.cores} cores is {rates[1] / rates[0]:.2f} times one process; rows the same: {same}")
-    return 0 if same else 1
+        seconds, counts = [], []
+        for path in (tenth, tenth, docs):
+            started = time.monotonic()
+            counts.append(vectorize(path, folder / "model", folder / "vectors.parquet"))
+            seconds.append(time.monotonic() - started)
+    rate = (counts[2] - counts[1]) / (seconds[2] - seconds[1])
+    print(f"{rate:,.0f} documents/s; {counts[2]:,} in {seconds[2]:.1f} s")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

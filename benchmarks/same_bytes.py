@@ -320,22 +320,17 @@ CLICKS = (
     Step("clicks propensities shown", "clicks propensities clicks"),
     *(
         Step(
-            f"clicks pairs {strategy} {backend}",
-            f"{PAIRS} --strategy {strategy} --backend {backend} --out {backend}-{strategy}.tsv --json",
-            (f"{backend}-{strategy}.tsv",),
+            f"clicks pairs {strategy}",
+            f"{PAIRS} --strategy {strategy} --out pairs-{strategy}.tsv --json",
+            (f"pairs-{strategy}.tsv",),
         )
         for strategy in STRATEGIES
-        for backend in ("duckdb",)
     ),
-    *(
-        Step(
-            f"clicks pairs options {backend}",
-            f"clicks pairs clicks --backend {backend} --strategy clicked-over-unclicked --min-dwell 2 "
-            "--network-cap 2 --propensities propensities-em.json --since 2025-06-02 "
-            f"--out {backend}.parquet",
-            (f"{backend}.parquet",),
-        )
-        for backend in ("duckdb",)
+    Step(
+        "clicks pairs options",
+        "clicks pairs clicks --strategy clicked-over-unclicked --min-dwell 2 --network-cap 2 "
+        "--propensities propensities-em.json --since 2025-06-02 --out pairs-options.parquet",
+        ("pairs-options.parquet",),
     ),
     *(
         Step(

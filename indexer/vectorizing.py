@@ -1,38 +1,31 @@
-"""Vectors of documents in a separate file: computed by this process or by Spark, and used later instead of encoding.
+"""Vectors of documents in a separate file, computed in advance and used later instead of encoding.
 
 The file is Parquet with the columns ``id``, ``src`` (hash of the text), ``vec`` and ``terms``, packed as in an index;
-``vec`` is null for a document without text. The fields of all routes and engines are computed from these. Both backends
-use the same reader (on parts of the document file or the whole), encoder and writer, so their rows are equal.
+``vec`` is null for a document without text. The fields of all routes and engines are computed from these.
 """
 
 from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from indexer.build import FileTexts
 from indexer.encoding import ENCODE_BATCH
 from indexer.suitability import vocabulary_notes
-from reranker.errors import ConfigError, EncoderMismatch, InputError
+from reranker.errors import EncoderMismatch, InputError
 from reranker.files import replacing
 from reranker.formats import (
-    MAX_SAMPLE_CHARS,
-    WHOLE,
-    FilePart,
-    RecordError,
+    DocumentLine,
+    RejectLog,
     RejectSink,
     SeenIds,
     arrow,
-    document_parts,
-    duplicate_id,
     id_key,
     is_parquet,
     open_parquet,
@@ -43,139 +36,82 @@ from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpa
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import EncodedDocuments, Encoder, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
-from reranker.spark import spark_session
 
-PART_BYTES, MAX_PARTS = 8 * 1024 * 1024, 10_000
-"""Minimum bytes that one Spark task reads, and maximum number of tasks; a larger file gets larger parts."""
 _GROUP_BYTES = 16 * 1024 * 1024
 _READ_ROWS = 4096
 _ENCODER_KEY = b"ssi_encoder_id"
-_STOPPED = "stopped"
 _Packed = tuple[bytes | None, bytes]
 
 
-class Row(NamedTuple):
-    """The vector of a document and its position in the file, or, if ``kind`` is set, a rejected line."""
-
-    line: int
-    offset: int
-    end: int
-    id: str = ""
-    src: str = ""
-    vec: bytes | None = None
-    terms: bytes = b""
-    kind: str | None = None
-    reason: str = ""
-    sample: str = ""
-
-
-class VectorizingJob(NamedTuple):
-    """Input and output of a vectorization."""
-
-    docs: Path
-    """Document file."""
-    model: Path
-    """Folder of the model."""
-    out: Path
-    """File of vectors to write."""
-    id_field: str | None = None
-    """Field with the ids, see `reranker.formats.read_documents`."""
-    spark_master: str | None = None
-    """URL of the Spark master."""
-
-
 def vectorize(
-    job: VectorizingJob,
-    backend: str = "local",
+    docs: Path,
+    model: Path,
+    out: Path,
     *,
+    id_field: str | None = None,
     rejects: RejectSink | None = None,
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> int:
     """Write the vectors of a document file atomically, and return their number.
 
-    Of several documents with one id, the first is used. Rejected lines go to ``rejects``. ``notice`` receives notes on
-    the fit of the model's vocabulary to the texts.
+    Of several documents with one id, the first is used.
+
+    Parameters
+    ----------
+    docs : Path
+        Document file.
+    model : Path
+        Folder of the model.
+    out : Path
+        File of vectors to write.
+    id_field : str, optional
+        Field with the ids, see `reranker.formats.read_documents`.
+    rejects : RejectSink, optional
+        Receives rejected lines.
+    progress : Progress
+        Receives the number of lines that were read, and their estimated total.
+    notice : Say
+        Receives notes on the fit of the model's vocabulary to the texts.
 
     Raises
     ------
     InputError
         If the documents cannot be read, or none has a field of the model.
-    ConfigError
-        For an unknown backend.
     ArtifactError
         If the model cannot be read.
-    MissingExtra
-        If pyspark is needed and not installed.
     """
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
     pa = arrow()
-    encoder = load_model(job.model).encoder
-    texts = FileTexts.of(job.docs, encoder, job.id_field)
+    encoder = load_model(model).encoder
+    texts = FileTexts.of(docs, encoder, id_field)
     texts.check()
     for note in vocabulary_notes(encoder, texts.sample):
         notice(note)
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
-    n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
-    seen, group, n_rows = SeenIds(), [], 0
-    job.out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(job.out) as file, closing(BACKENDS[backend](job, encoder)) as batches:
+    n_bytes = 0 if is_parquet(docs) or peek_bytes(docs, 2) == b"\x1f\x8b" else docs.stat().st_size
+    documents = read_documents(docs, rejects=rejects or RejectLog(), id_field=id_field)
+    group, n_rows = list[Any](), 0
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as file:
         with pa.parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
-            for rows in itertools.chain(batches, [None]):
-                if rows is not None:
-                    group.append(_accepted(rows, seen, rejects))
-                    line, end = rows["line"][-1].as_py(), rows["end"][-1].as_py()
-                    progress(line, round(n_bytes * line / end) or None)
-                if group and (rows is None or sum(some.nbytes for some in group) >= _GROUP_BYTES):
-                    table = pa.Table.from_batches(group).select(schema.names)
-                    writer.write_table(table.cast(schema))
-                    group, n_rows = [], n_rows + len(table)
+            while batch := list(itertools.islice(documents, ENCODE_BATCH)):
+                group.append(_rows(batch, encoder, schema))
+                n_rows += len(batch)
+                progress(batch[-1].line, round(n_bytes * batch[-1].line / batch[-1].end_offset) or None)
+                if sum(rows.nbytes for rows in group) >= _GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(group))
+                    group = []
+            if group:
+                writer.write_table(pa.Table.from_batches(group))
     return n_rows
 
 
-def _accepted(rows: Any, seen: SeenIds, rejects: RejectSink | None) -> Any:
-    """Return the rows of documents; rejected lines and repeated ids go to ``rejects``."""
-    identified = zip(rows["id"].to_pylist(), rows["kind"].to_pylist(), strict=True)
-    new = np.array([kind is None and seen.add(id_) for id_, kind in identified], bool)
-    for row in (Row(**values) for values in rows.filter(~new).to_pylist()):
-        if row.kind == _STOPPED:
-            raise InputError(row.reason)
-        error = RecordError(row.kind, row.reason) if row.kind else duplicate_id(row.id)
-        if rejects is not None:
-            rejects.reject(row.line, row.offset, error.message, row.sample or row.id, kind=error.kind)
-    return rows.filter(new)
-
-
-class _Refused:
-    """Collects rejected lines (as a `reranker.formats.RejectSink`)."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        text = sample.decode("utf-8", "replace") if isinstance(sample, bytes) else sample
-        self.rows.append(Row(line, offset, offset + 1, kind=kind, reason=reason, sample=text[:MAX_SAMPLE_CHARS]))
-
-
-def _rows(job: VectorizingJob, encoder: Encoder, part: FilePart = WHOLE) -> Generator[Any]:
-    """Yield documents and rejected lines of a part of the file in order, in Arrow batches; ids may be repeated."""
-    refused = _Refused()
-    documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
-    while batch := list(itertools.islice(documents, ENCODE_BATCH)):
-        encoded = encoder.encode([one.source for one in batch], [one.id for one in batch])
-        rows = [
-            Row(one.line, one.offset, one.end_offset, one.id, src, *packed)
-            for one, src, packed in zip(batch, encoded.source_hashes, _packed(encoder, encoded), strict=True)
-        ]
-        yield _batch(sorted([*rows, *refused.rows], key=lambda row: row.offset))
-        refused.rows = []
-    if refused.rows:
-        yield _batch(refused.rows)
-
-
-def _batch(rows: Sequence[Row]) -> Any:
-    return arrow().RecordBatch.from_pydict(dict(zip(Row._fields, zip(*rows, strict=True), strict=True)), _row_schema())
+def _rows(documents: Sequence[DocumentLine], encoder: Encoder, schema: Any) -> Any:
+    """Return the rows of documents as an Arrow batch."""
+    ids = [one.id for one in documents]
+    encoded = encoder.encode([one.source for one in documents], ids)
+    columns = (ids, encoded.source_hashes, *map(list, zip(*_packed(encoder, encoded), strict=True)))
+    return arrow().RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema)
 
 
 def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
@@ -183,55 +119,6 @@ def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
     vectors = pack_vectors(encoded.vectors, encoder.quantisation)
     known = [vector if has_text else None for vector, has_text in zip(vectors, encoded.has_text, strict=True)]
     return list(zip(known, pack_rows(encoded.rows, encoder.quantisation), strict=True))
-
-
-def _spark_rows(job: VectorizingJob, encoder: Encoder) -> Generator[Any]:
-    """Yield all rows in order, computed by Spark: each task encodes one part of the file and writes its own file.
-
-    Everything is read and written by path, so documents, model and target must be on storage that all machines can
-    access. Only the names of the files pass through Spark. A repeated task writes another file.
-    """
-    job = job._replace(docs=job.docs.absolute(), model=job.model.absolute(), out=job.out.absolute())
-    encoder_id = encoder.encoder_id
-    parts = document_parts(job.docs, max(PART_BYTES, job.docs.stat().st_size // MAX_PARTS))
-    with tempfile.TemporaryDirectory(prefix=".ssi-vectors-", dir=job.out.parent) as folder:
-
-        def encode(batches: Iterator[Any]) -> Iterator[Any]:
-            for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-                path = _encode_part(job, encoder_id, parts[number], folder)
-                yield arrow().RecordBatch.from_pydict({"part": [number], "path": [path]})
-
-        with spark_session("ssi vectorize", master=job.spark_master, instead="local") as spark:
-            numbers = spark.range(0, len(parts), 1, len(parts))
-            paths = dict(numbers.mapInArrow(encode, "part bigint, path string").collect())
-        for number in range(len(parts)):
-            with open_parquet(paths[number]) as file:
-                yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
-
-
-def _encode_part(job: VectorizingJob, encoder_id: str, part: FilePart, folder: str) -> str:
-    """Return the path of a new file with the rows of a part. A damaged input becomes a row with its error."""
-    encoder = _encoder_of_worker(job.model)
-    if encoder.encoder_id != encoder_id:
-        raise EncoderMismatch(f"a worker found another model in {str(job.model)!r}: give all machines the same folder")
-    descriptor, path = tempfile.mkstemp(suffix=".parquet", dir=folder)
-    with open(descriptor, "wb") as file:
-        with arrow().parquet.ParquetWriter(file, _row_schema(), use_dictionary=False, write_page_checksum=True) as out:
-            try:
-                for batch in _rows(job, encoder, part):
-                    out.write_batch(batch)
-            except InputError as error:
-                out.write_batch(_batch([Row(0, 0, 1, kind=_STOPPED, reason=error.message)]))
-    return path
-
-
-@lru_cache(maxsize=1)
-def _encoder_of_worker(model: Path) -> Encoder:
-    return load_model(model).encoder
-
-
-BACKENDS: dict[str, Callable[[VectorizingJob, Encoder], Generator[Any]]] = {"local": _rows, "spark": _spark_rows}
-"""Functions that yield the rows in Arrow batches, by the values of ``--backend``."""
 
 
 class StoredVectors:
@@ -320,12 +207,6 @@ def with_vectors(model: RankingModel, path: Path) -> tuple[RankingModel, StoredV
     stored = StoredVectors(path, model.encoder_id)
     own = {part.name: getattr(model.encoder, part.name) for part in fields(model.encoder)}
     return replace(model, encoder=VectorisedEncoder(**own, stored=stored)), stored
-
-
-def _row_schema() -> Any:
-    """Return the columns of `Row`."""
-    types = dict.fromkeys(Row._fields, "string") | dict.fromkeys(Row._fields[:3], "int64")
-    return arrow().schema((types | {"vec": "binary", "terms": "binary"}).items())
 
 
 def _schema() -> Any:

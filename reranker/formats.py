@@ -227,26 +227,11 @@ class Line:
     """Content without the line feed."""
 
 
-class FilePart(NamedTuple):
-    """A part of a file: all lines or row groups that start in a range. The default is the whole file."""
-
-    start: int = 0
-    """Start of the range: a byte offset in a file of lines, or the number of a row group in Parquet."""
-    end: int | None = None
-    """End of the range, exclusive; None: the end of the file."""
-    before: int = 0
-    """Number of lines or rows before the part."""
-
-
-WHOLE = FilePart()
-
-
 def read_lines(
     path: _Path,
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    part: FilePart = WHOLE,
 ) -> Iterator[Line]:
     """Yield the non-blank lines of a plain or gzipped file (or pipe). Only one line is in memory at a time.
 
@@ -256,10 +241,8 @@ def read_lines(
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
-        offset, limit, number = part
-        if offset:
-            stream.seek(offset)
-        while (limit is None or offset < limit) and (data := _readline(stream, max_line_bytes + 2, path, number)):
+        offset = number = 0
+        while data := _readline(stream, max_line_bytes + 2, path, number):
             number += 1
             end = offset + len(data)
             if len(data) - (2 if data.endswith(b"\r\n") else data.endswith(b"\n")) > max_line_bytes:
@@ -284,11 +267,10 @@ def read_records(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
     """Yield the result of ``parse`` for each line of `read_lines`. A line is rejected if it raises `RecordError`."""
     sink = rejects or StrictSink(path)
-    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes, part=part):
+    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes):
         try:
             record = parse(line)
         except RecordError as error:
@@ -387,15 +369,6 @@ class _CarriageReturns(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return self._file.seekable()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
@@ -603,7 +576,6 @@ def read_documents(
     duplicates: Literal["reject", "keep"] = "reject",
     max_line_bytes: int = MAX_DOCUMENT_BYTES,
     id_field: str | None = None,
-    part: FilePart = WHOLE,
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order. Only one document (or one batch of Parquet rows) is in memory at a time.
 
@@ -622,8 +594,6 @@ def read_documents(
     duplicates : {"reject", "keep"}
         Treatment of later documents with the same id. ``reject`` sends them to ``rejects`` (kind ``duplicate_id``), and
         needs 8 bytes per document. ``keep`` yields all of them, for a destination that keeps only one.
-    part : FilePart
-        Part of the file to read, one of `document_parts`.
 
     Raises
     ------
@@ -636,51 +606,16 @@ def read_documents(
     seen = SeenIds() if duplicates == "reject" else None
     if is_parquet(path):
         columns = ID_FIELDS if id_field is None else (id_field.partition(".")[0],)
-        rows = read_rows(
-            path, [columns], lambda row, value: _document(value, id_field, seen, row + 1, row, row + 1), sink, part
+        yield from read_rows(
+            path, [columns], lambda row, value: _document(value, id_field, seen, row + 1, row, row + 1), sink
         )
-        yield from rows
         return
     yield from read_records(
         path,
         lambda line: _document(parse_json(line.data), id_field, seen, line.number, line.offset, line.end_offset),
         rejects=sink,
         max_line_bytes=max_line_bytes,
-        part=part,
     )
-
-
-def document_parts(path: _Path, n_bytes: int) -> list[FilePart]:
-    """Split a document file into consecutive parts of about ``n_bytes`` each.
-
-    A gzipped file is not split, nor is a row group of Parquet. Other files are read to count their lines. Raises
-    `InputError` if the file cannot be read.
-    """
-    if is_parquet(path):
-        parts, size, rows = [WHOLE], 0, 0
-        with open_parquet(path) as file:
-            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        for number, group in enumerate(groups):
-            if size >= n_bytes:
-                parts[-1:] = [parts[-1]._replace(end=number), FilePart(number, None, rows)]
-                size = 0
-            size, rows = size + group.total_byte_size, rows + group.num_rows
-        return parts
-    parts = []
-    start = before = 0
-    with closing(open_content(path)) as stream:
-        while peek_bytes(path, 2) != b"\x1f\x8b" and (data := stream.read(n_bytes)):
-            size, lines = len(data), data.count(b"\n")
-            while not data.endswith(b"\n") and (data := stream.readline(_BLOCK)):
-                size, lines = size + len(data), lines + data.endswith(b"\n")
-            parts.append(FilePart(start, start + size, before))
-            start, before = start + size, before + lines
-    return parts or [WHOLE]
-
-
-def duplicate_id(id_: str) -> RecordError:
-    """Return the error for a document whose id occurred before."""
-    return RecordError("duplicate_id", f"the id {id_!r} was given before: the first document counts")
 
 
 def _document(
@@ -698,7 +633,7 @@ def _document(
     if len(set(ids)) > 1:
         raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
     if seen is not None and not seen.add(ids[0]):
-        raise duplicate_id(ids[0])
+        raise RecordError("duplicate_id", f"the id {ids[0]!r} was given before: the first document counts")
     for name in ID_FIELDS if id_field is None else ("_id",):  # no engine takes a source with _id
         value.pop(name, None)
     return DocumentLine(ids[0], value, line, offset, end_offset)
@@ -776,7 +711,6 @@ def read_rows(
     required: Sequence[Sequence[str]],
     parse: Callable[[int, _Row], _Record],
     rejects: RejectSink,
-    part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
     """Yield the result of ``parse`` for each row of a Parquet file. A row is rejected if it raises `RecordError`.
 
@@ -796,8 +730,8 @@ def read_rows(
                 message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
                 remedy = f"its columns are {', '.join(names)[:500]}: rename one"
                 raise InputError(f"{message}; {remedy}", path=os.fspath(path))
-        first = part.before
-        for group in range(part.start, file.num_row_groups if part.end is None else part.end):
+        first = 0
+        for group in range(file.num_row_groups):
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False):
                 yield from _batch_rows(batch, first, parse, rejects)
                 first += batch.num_rows

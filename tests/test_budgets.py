@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SLACK = 0.05
 """Share by which a number may be below its budget."""
 LINES: dict[str, int] = {
-    "reranker": 3665,
+    "reranker": 3580,
     "reranker/baselines": 420,
     "reranker/cli": 4640,
-    "reranker/clicks": 3540,
+    "reranker/clicks": 3490,
     "reranker/demo": 645,
     "reranker/engines": 4330,
     "reranker/kernels": 1005,
@@ -36,7 +36,7 @@ LINES: dict[str, int] = {
     "reranker/service": 4480,
     "reranker/text": 1000,
     "reranker/training": 3730,
-    "indexer": 2670,
+    "indexer": 2580,
 }
 """Unit → lines of code, without docstrings, comments and blank lines."""
 OPTIONS: dict[str, int] = {
@@ -50,14 +50,14 @@ OPTIONS: dict[str, int] = {
     "revectorize": 11,
     "sync": 14,
     "embed": 10,
-    "vectorize": 8,
+    "vectorize": 6,
     "impacts": 6,
     "versions": 5,
     "promote": 5,
     "rollback": 4,
     "gc": 6,
     "uninstall": 4,
-    "clicks": 57,
+    "clicks": 55,
     "retrain": 22,
     "interleave": 5,
     "evaluate": 19,

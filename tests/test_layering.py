@@ -33,7 +33,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.formats",
         "reranker.figures",
         "reranker.files",
-        "reranker.spark",
         "reranker.encoders",
     ),
     ("reranker.judgment_lists",),

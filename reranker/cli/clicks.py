@@ -396,7 +396,6 @@ Examples:
   ssi clicks pairs clicks/ --out pairs.parquet
   ssi clicks pairs ubi_queries.ndjson ubi_events.ndjson --strategy clicked-over-next --out pairs.tsv
   ssi clicks pairs clicks/ --propensities propensities.json --min-dwell 10 --min-users 2 --out pairs.parquet
-  ssi clicks pairs /data/clicks/ --backend spark --spark-master spark://host:7077 --out pairs.parquet
   ssi train --docs docs.jsonl --pairs pairs.parquet --model model/
 """,
 )
@@ -421,11 +420,7 @@ def pairs(logs: tuple[Path, ...], target: Path, as_json: bool, **options: Any) -
     from reranker.clicks.pairs import make_pairs
 
     config, between = pair_config(options), time_range(options)
-    how: Computing = {
-        "backend": options["backend"],
-        "resources": Resources(memory_mb=options["memory_mb"], spark_master=options["spark_master"]),
-        **between,
-    }
+    how: Computing = {"resources": Resources(memory_mb=options["memory_mb"]), **between}
     with opened_log(logs) as (log, sink), make_pairs(log, config, **how) as table:
         if target.suffix.lower() == ".tsv":
             write_tsv(table.pairs(), target)

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "revectorize": "Add the vectors of a model to the documents of an existing index.",
         "sync": "Find documents whose vector is missing or stale, and compute it again.",
         "embed": "Compute the vectors of documents by a text encoder, for those who have none.",
-        "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
+        "vectorize": "Compute the vectors of a large collection in advance.",
         "impacts": "Print the search body in which the engine adds up learned words.",
         "versions": "List the model versions of an index, and which one is live.",
         "promote": "Make a version live.",

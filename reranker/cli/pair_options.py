@@ -12,7 +12,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.clicks.pairs import BACKENDS, STRATEGIES, Computing, PairConfig, Resources
+from reranker.clicks.pairs import STRATEGIES, Computing, PairConfig, Resources
 from reranker.config import milliseconds
 from reranker.errors import ConfigError, InputError
 
@@ -110,21 +110,15 @@ pair_options = common.all_of(
     ),
     common.setting(PairConfig, "min_users", help="Minimum number of people whose clicks express a pair."),
     impression_options,
-    click.option(
-        "--backend",
-        type=click.Choice(list(BACKENDS)),
-        default="duckdb",
-        help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + ".",
-    ),
     common.setting(
         Resources,
         "memory_mb",
         "--memory",
         "memory_mb",
         metavar="MB",
-        help="Memory limit of duckdb. The process needs about 300 MB more. The rest is written to the folder TMPDIR.",
+        help="Memory limit for data of the log. The process needs about 300 MB more. Data that does not fit is written "
+        "to the folder TMPDIR.",
     ),
-    click.option("--spark-master", metavar="URL", help="Spark cluster. Other settings come from SPARK_CONF_DIR."),
 )
 
 

@@ -33,6 +33,13 @@ IMPORTS_SAY: Final = "`ssi clicks import` has it, and every command reads the cl
 IMPORTED_FIRST: Final = "`ssi clicks import --engine SPEC --log DIR` reads the indexes; then give --clicks DIR"
 ROBUST: Final = "its value is fixed; in Python, PairConfig sets it"
 PAIRS_SAY: Final = "grades are clicks per examination; `ssi clicks pairs` has it, and writes pairs"
+ONE_BACKEND: Final = (
+    "DuckDB is the only backend: it writes to disk what exceeds its memory, and Spark took 18 times as long "
+    "(docs/figures/clicks.md)"
+)
+IN_PARTS: Final = (
+    "one process computes the vectors; several machines can vectorize parts of the documents (docs/guide/beside.md)"
+)
 SIMULATED: Final = "a simulated week has seven days, a tenth of its pages are shuffled, and people read from the top"
 OWN_TOP: Final = "put your own hits on top by a `pinned` query in --body: they keep their places"
 PLAIN_OPTIONS: Final = {
@@ -51,6 +58,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "last_by_time": "the last click is the lowest one, because clocks of browsers may be wrong",
         **dict.fromkeys(("once_a_session", "every_time", "user_cap", "document_cap", "person_cap"), ROBUST),
         **dict.fromkeys(("clip", "robots", "no_robots"), ROBUST),
+        **dict.fromkeys(("backend", "spark_master"), ONE_BACKEND),
         "threads": "all cores are used; in Python, Resources(threads=...) limits them",
         "temporary": "the environment variable TMPDIR names the folder",
     },
@@ -60,7 +68,8 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "max_grade": "each format has its highest grade",
         **dict.fromkeys(("strategy", "above_only", "last_by_time", "min_dwell", "once_a_session"), PAIRS_SAY),
         **dict.fromkeys(("every_time", "user_cap", "document_cap", "person_cap", "network_cap"), PAIRS_SAY),
-        **dict.fromkeys(("min_users", "clip", "backend", "memory", "spark_master"), PAIRS_SAY),
+        **dict.fromkeys(("min_users", "clip", "memory"), PAIRS_SAY),
+        **dict.fromkeys(("backend", "spark_master"), ONE_BACKEND),
         **dict.fromkeys(("robots", "no_robots"), ROBUST),
         "threads": "all cores are used",
         "temporary": "the environment variable TMPDIR names the folder",
@@ -111,6 +120,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "threads": "every core has a thread",
         "fresh": "to begin again, remove the files OUT.partial and OUT.partial.json",
     },
+    "vectorize": dict.fromkeys(("backend", "spark_master"), IN_PARTS),
     "calibrate": {"max_queries": "a random sample of 1,000 queries is drawn from more"},
     "search": {
         "deadline_ms": "after five seconds, the engine's own order is shown",

@@ -18,39 +18,34 @@ from reranker.cli.documents import rejects_option
     epilog="""\b
 Examples:
   ssi vectorize --docs docs.jsonl --model model/ --out vectors.parquet
-  ssi vectorize --docs /data/docs.parquet --model /data/model/ --out /data/vectors.parquet --backend spark
   ssi index docs.jsonl --engine tantivy:./index --index docs --model model/ --vectors vectors.parquet
 """,
 )
 @click.option("--docs", "file", required=True, type=FILE, help="Documents: JSON lines (also gz) or Parquet.")
 @common.model_option()
 @click.option("--out", "target", required=True, type=FILE, help="File of vectors to write (Parquet).")
-@click.option(
-    "--backend",
-    type=click.Choice(["local", "spark"]),
-    default="local",
-    help="local: this process; spark: a local Spark or a cluster. All machines of the cluster must reach the "
-    "documents, the model and the output under the same paths.",
-)
-@click.option(
-    "--spark-master", metavar="URL", help="Spark cluster.  [default: SPARK_REMOTE, or all cores of this machine]"
-)
 @common.id_field_option
 @rejects_option
 @common.json_option
 def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -> None:
     """Compute the vectors of documents in advance. `ssi index` and `ssi revectorize` read them by --vectors.
 
-    Both backends compute the same vectors, and the index gets the same content with and without --vectors. Spark does
-    not split a gzipped file or a row group of Parquet into several tasks.
+    The index gets the same content with and without --vectors. Several machines can vectorize parts of the documents.
     """
-    from indexer.vectorizing import VectorizingJob, vectorize
+    from indexer.vectorizing import vectorize
     from reranker.formats import RejectLog
 
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
-    job = VectorizingJob(file, options["model_path"], target, options["id_field"], options["spark_master"])
     with common.progress(f"vectorize {file.name}") as update, RejectLog(rejects) as log:
-        n_vectors = vectorize(job, options["backend"], rejects=log, progress=update, notice=common.warn)
+        n_vectors = vectorize(
+            file,
+            options["model_path"],
+            target,
+            id_field=options["id_field"],
+            rejects=log,
+            progress=update,
+            notice=common.warn,
+        )
     account = InputAccount("documents", n_vectors, log.account().left_out)
     if not log.count:
         rejects.unlink(missing_ok=True)

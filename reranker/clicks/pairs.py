@@ -1,4 +1,4 @@
-"""Preference pairs, impressions and ratings from a click log, computed in SQL by DuckDB or Spark with the same result.
+"""Preference pairs, impressions and ratings from a click log, computed in SQL by DuckDB.
 
 A strategy derives preferences from a shown list. It is the SQL text of the same name in ``reranker/clicks/sql``. From
 each list with a click it selects (better, worse) document ids, each pair of a list once. Clicks too short to count
@@ -6,10 +6,10 @@ each list with a click it selects (better, worse) document ids, each pair of a l
 that they have seen, so a click says most about the results above it. Strategies that compare with results further down
 reproduce the order in which the results were shown.
 
-A step is one SELECT statement in ``reranker/clicks/sql``. Both backends run the same text, and the result becomes a
-table or view of the step's name. The first steps read ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`;
-the column ``user``, an SQL keyword, is called ``account``) and the small tables ``rank_units`` and ``rank_chances``.
-The expected results are defined in plain Python in ``tests/reference``.
+A step is one SELECT statement in ``reranker/clicks/sql``, whose result becomes a table or view of the step's name. The
+first steps read ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`; the column ``user``, an SQL keyword, is
+called ``account``) and the small tables ``rank_units`` and ``rank_chances``. The expected results are
+defined in plain Python in ``tests/reference``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources as package_files
 from itertools import groupby
@@ -32,7 +32,6 @@ from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.records import Pair
-from reranker.spark import spark_session
 from reranker.text.query_keys import query_key_sql
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ STATUSES = (
 
 
 class LogFiles(Protocol):
-    """A click log, as far as the backends read it: Parquet files for each table of `reranker.clicks.schema.TABLES`."""
+    """A click log, as far as it is read here: Parquet files for each table of `reranker.clicks.schema.TABLES`."""
 
     def files(self, table: str) -> list[Path]:
         """Return the files of a table; the list may be empty."""
@@ -199,16 +198,14 @@ class LogFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources that a backend may use. Temporary files are in the folder of the system (``TMPDIR``)."""
+    """Resources that DuckDB may use. Temporary files are in the folder of the system (``TMPDIR``)."""
 
     RANGES: ClassVar[Mapping[str, str]] = {"memory_mb": "[100, inf)"}
 
     threads: int | None = None
-    """Threads of DuckDB, or of a local Spark; None: one per core."""
+    """Number of threads; None: one per core."""
     memory_mb: int = 1200
-    """Memory in MB for DuckDB before it writes to disk. The process itself needs about 300 MB more."""
-    spark_master: str | None = None
-    """URL of the Spark master; None: the master of the current session, else ``local[threads]``."""
+    """Memory in MB before data is written to disk. The process itself needs about 300 MB more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +396,7 @@ def _values(config: PairConfig, goal: Goal, since: int | None = None, until: int
     texts = {name: str(value).upper() for name, value in flags.items()}
     texts["query_key"] = query_key_sql("query")
     texts |= {name: f"CAST({value} AS BIGINT)" for name, value in whole.items()}
-    # "10.0" would be a decimal in both dialects, and each dialect rounds decimals differently.
+    # Without the cast, "10.0" would be a DECIMAL.
     return texts | {name: f"CAST({float(value)!r} AS DOUBLE)" for name, value in numbers.items()}
 
 
@@ -445,7 +442,11 @@ def prepared(task: LogTask, resources: Resources) -> Iterator[Any]:
         yield database.connection
 
 
-def _duckdb_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+def _write_result(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+    """Write the result of a task into a folder.
+
+    Return the Parquet files in order, and for the goal "pairs" the counts of queries, preferences, votes and pairs.
+    """
     path = folder / f"{task.goal}.parquet"
     with _database(resources) as database:
         last, counts = database.run(task, resources)
@@ -625,62 +626,6 @@ class _Database(NamedTuple):
         self.connection.execute(f"CREATE VIEW {table} AS {_input_text(table)}")
 
 
-# Spark SQL: a local Spark, or the cluster given by the session, the master, or the environment. Files are read and
-# written by path, so on a cluster the log and the temporary folder must be on storage that all machines can access.
-
-
-def _spark_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
-    target = folder / task.goal
-    session = spark_session(
-        "ssi clicks pairs", master=resources.spark_master, threads=resources.threads, instead="duckdb"
-    )
-    with session as spark, tempfile.TemporaryDirectory(prefix="steps-", dir=folder) as kept:
-        last = _run_in_spark(spark, task, Path(kept))
-        spark.sql(last.text).write.parquet(str(target))
-        counts = {}
-        if task.goal == "pairs":
-            counts = {row["name"]: row["n"] for text in _count_texts(task) for row in spark.sql(text).collect()}
-    return tuple(sorted(target.glob("part-*.parquet"))), counts
-
-
-def _run_in_spark(spark: Any, task: LogTask, folder: Path) -> LogStep:
-    """Run all steps but the last and return the last step."""
-    for table, columns in TABLES.items():
-        schema = ", ".join(f"`{name}` {_SQL_TYPES[kind]}" for name, kind in columns.items())
-        files = [str(path.absolute()) for path in task.log.files(table)]
-        frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
-        frame.createOrReplaceTempView(f"logged_{table}")
-        spark.sql(_input_text(table)).createOrReplaceTempView(table)
-    for name, text in _rank_tables(task.config).items():
-        spark.sql(text).createOrReplaceTempView(name)
-    *before, last = steps(task)
-    for step in before:
-        frame = spark.sql(step.text)
-        if step.kept:
-            # Write files instead of caching: a plan that contains the plans of all earlier steps grows without bound.
-            frame.write.parquet(str(folder / step.name))
-            frame = spark.read.schema(frame.schema).parquet(str(folder / step.name))
-        frame.createOrReplaceTempView(step.name)
-    return last
-
-
-class Backend(NamedTuple):
-    """An engine that runs the steps. The result does not depend on the backend."""
-
-    summary: str
-    """One line for ``--help``."""
-    write: Callable[[LogTask, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
-    """``write(task, resources, folder)`` writes the result into a folder. It returns the Parquet files in order, and
-    for the goal "pairs" the counts of queries, preferences, votes, and pairs by name."""
-
-
-BACKENDS: dict[str, Backend] = {
-    "duckdb": Backend("one process; data that does not fit into memory is written to disk", _duckdb_write),
-    "spark": Backend("Spark SQL, local or on a cluster", _spark_write),
-}
-"""Backends by name, the values of ``--backend``."""
-
-
 class Computing(TypedDict, total=False):
     """Options of a computation; every key may be omitted."""
 
@@ -689,23 +634,18 @@ class Computing(TypedDict, total=False):
     oldest. The whole log is used for recognising robots."""
     until: int | None
     """End of the time range, exclusive, in milliseconds since 1970."""
-    backend: str
-    """``duckdb`` (the default) or ``spark``; the result is the same."""
     resources: Resources | None
-    """Threads, memory, and Spark master."""
+    """Threads and memory; None: the defaults."""
 
 
 def _compute(
     goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
 ) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
     """Return a folder to be removed by the caller, the Parquet files of the result in it, and the counts."""
-    backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
     task = LogTask(log, config or PairConfig(), goal, how.get("since"), how.get("until"))
     folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-")
     try:
-        return folder, *BACKENDS[backend].write(task, resources, Path(folder.name))
+        return folder, *_write_result(task, how.get("resources") or Resources(), Path(folder.name))
     except BaseException:
         folder.cleanup()
         raise
@@ -779,11 +719,9 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     Raises
     ------
     ConfigError
-        For an unknown backend.
+        If a step needs more memory than it may use.
     InputError
         If the files cannot be read.
-    MissingExtra
-        If the library of the backend is not installed.
     """
     folder, files, counts = _compute("pairs", log, config, how)
     return PairTable(files, _named_counts(counts), folder)

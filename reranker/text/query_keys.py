@@ -23,7 +23,7 @@ def query_key(text: str) -> str:
 
 
 def query_key_sql(column: str) -> str:
-    """Return the SQL expression for `query_key` of a column, in the common dialect of DuckDB and Spark.
+    """Return the SQL expression for `query_key` of a column.
 
     It requires texts without the control character U+0001; an imported log contains no control characters.
     """

@@ -273,6 +273,12 @@ CLAIMS: Final = (
     ),
     Claim(
         "CHANGELOG.md",
+        "At a million impressions, pairs took {} s with Spark and {} s with DuckDB",
+        "click_pairs",
+        tuple(Number(("impressions", "1000000", backend, "seconds")) for backend in ("spark", "duckdb")),
+    ),
+    Claim(
+        "CHANGELOG.md",
         "A window of 200 takes {} ms with half of the store in memory",
         "scale_store",
         (Number(("rows", {"skew": 0.0, "memory": 0.5}, "p50 ms")),),

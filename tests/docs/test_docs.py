@@ -226,6 +226,7 @@ def test_the_commands_of_a_guide_run_one_after_the_other(
     answers = [(k, one) for k, text in enumerate(shop.queries) for one in ids if is_answer(text, shop.documents[one])]
     for file in ("qrels.tsv", "other-qrels.tsv"):
         (tmp_path / file).write_text("".join(f"q{k}\t{one}\t1\n" for k, one in answers))
+    (tmp_path / "part-aa.jsonl").write_bytes((tmp_path / "docs.jsonl").read_bytes())
     if "ssi init" not in text:  # which writes one
         (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
     rows = {"ubi_queries": [query()], "ubi_events": [event(session_id="3f2a77c0-9a41"), event(user_id="3f2a77c0-9a41")]}

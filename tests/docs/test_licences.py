@@ -33,7 +33,7 @@ def test_the_page_is_current_for_the_packages_that_are_installed() -> None:
 def test_packages_are_those_of_the_program_of_its_extras_or_of_development() -> None:
     who = users()
     assert {who[name] for name in ("numpy", "llvmlite", "starlette")} == {PROGRAM}
-    assert {who[name] for name in ("pyspark", "py4j", "onnxruntime", "opentelemetry-sdk")} == {EXTRAS}
+    assert {who[name] for name in ("onnxruntime", "tokenizers", "opentelemetry-sdk")} == {EXTRAS}
     assert all(f"{DEVELOPMENT} |" in lines_of(PAGE)[name] for name in ("pytest", "schemathesis", "cyclonedx-bom"))
 
 

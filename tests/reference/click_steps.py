@@ -1,6 +1,6 @@
 """The readable definition of the steps from a click log to pairs, impressions and ratings, all in memory.
 
-The SQL steps (`reranker.clicks.pairs`) must give the same on DuckDB and on Spark. Rows may come in any order and any
+The SQL steps (`reranker.clicks.pairs`) must give the same on DuckDB. Rows may come in any order and any
 number of times: every value is taken by a rule that does not look at either (the largest, the smallest, the longest),
 never "the last one".
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reranker.clicks.log import read_part
-from reranker.clicks.pairs import HALF_LIFE_DAYS, UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
+from reranker.clicks.pairs import HALF_LIFE_DAYS, UNIT, LogTask, PairConfig, Resources, RobotRules
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from reranker.text.query_keys import query_key
 from tests.reference.strategies import FUNCTIONS
@@ -470,7 +470,7 @@ def _factor(cap: int, n: int) -> float:
     return min(1.0, float(cap) / n) if cap else 1.0
 
 
-# Backend
+# Files
 
 _PAIRS = ("query", "better", "worse", "weight")
 _RATINGS = ("query", "document", *Rated._fields)
@@ -493,7 +493,7 @@ _IMPRESSIONS = (
 )
 
 
-def _write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+def write_result(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     """Write the result as one Parquet file, and count what became of the queries."""
     import pyarrow.parquet as pq
 
@@ -592,6 +592,3 @@ def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [pa.array(list(column), types.get(name, pa.string())) for name, column in zip(names, columns, strict=True)]
     return pa.table(arrays, names=list(names))
-
-
-PLAIN = Backend("the definition, all in memory", _write)

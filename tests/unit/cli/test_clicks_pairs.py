@@ -97,7 +97,6 @@ def test_every_export(log: Path, tmp_path: Path, form: str) -> None:
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
         (("--since", "2026-11-02", "--until", "2026-11-01"), "the time range is empty"),
         (("--strategy", "best"), "clicked-over-unclicked"),
-        (("--backend", "oracle"), "duckdb"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(log: Path, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -122,11 +122,11 @@ def test_reproduce_is_refused_where_its_package_cannot_be_imported(
 def test_the_command_for_a_missing_library_fits_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = str(MissingExtra("pyspark", "spark"))
-    assert f"{sys.executable} -m pip install '{ROOT}[spark]'" in checkout
+    checkout = str(MissingExtra("tokenizers", "encoder"))
+    assert f"{sys.executable} -m pip install '{ROOT}[encoder]'" in checkout
     monkeypatch.setattr(errors, "__file__", str(tmp_path / "reranker" / "errors.py"))
-    installed = str(MissingExtra("pyspark", "spark"))
-    assert f"{sys.executable} -m pip install 'ssi-reranker[spark]'" in installed
+    installed = str(MissingExtra("tokenizers", "encoder"))
+    assert f"{sys.executable} -m pip install 'ssi-reranker[encoder]'" in installed
 
 
 def written_to_a_terminal(script: str) -> str:

@@ -1,13 +1,14 @@
-"""The readable definition of the click steps as one more backend."""
+"""The readable definition of the click steps, in place of DuckDB."""
 
 from __future__ import annotations
 
 import pytest
 
-from reranker.clicks.pairs import BACKENDS
-from tests.reference.click_steps import PLAIN
+from tests.reference.click_steps import write_result
 
 
-@pytest.fixture(autouse=True)
-def plain_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "plain", PLAIN)
+@pytest.fixture(params=["duckdb", "plain"])
+def by_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test by DuckDB, and again by the definition."""
+    if request.param == "plain":
+        monkeypatch.setattr("reranker.clicks.pairs._write_result", write_result)

@@ -47,27 +47,25 @@ def stored_log(folder: Path, texts: list[str], clicked: str = "b") -> ClickLog:
     return log
 
 
-@pytest.fixture(params=["duckdb", "plain"])
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def test_pairs_are_added_under_the_most_frequent_spelling(tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("by_both")
+def test_pairs_are_added_under_the_most_frequent_spelling(tmp_path: Path) -> None:
     log = log_of(tmp_path, SPELLINGS)
-    with make_pairs(log, PairConfig(min_users=6), backend=backend, resources=QUICK) as table:
+    with make_pairs(log, PairConfig(min_users=6), resources=QUICK) as table:
         pairs = [(pair.query, pair.better, pair.worse, pair.weight) for pair in table.pairs()]
     assert pairs == [("red boot", "b", "a", 6.0)]
 
 
-def test_of_equally_frequent_spellings_the_smallest_is_shown(tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("by_both")
+def test_of_equally_frequent_spellings_the_smallest_is_shown(tmp_path: Path) -> None:
     log = log_of(tmp_path, ["boot", "BOOT", "Boot", "Shoe", "shoe", "shoe"])
-    assert [rating.query for rating in ratings(log, backend=backend) if rating.document == "a"] == ["BOOT", "shoe"]
+    assert [rating.query for rating in ratings(log) if rating.document == "a"] == ["BOOT", "shoe"]
 
 
-def test_all_goals_and_ranges_of_a_log_have_the_same_spelling(tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("by_both")
+def test_all_goals_and_ranges_of_a_log_have_the_same_spelling(tmp_path: Path) -> None:
     log = log_of(tmp_path, SPELLINGS)
     for first in range(len(SPELLINGS)):
-        how = Computing(backend=backend, since=first * DAY, until=(first + 1) * DAY)
+        how = Computing(since=first * DAY, until=(first + 1) * DAY)
         with make_pairs(log, **how) as table:
             found = {pair.query for pair in table.pairs()}
         found |= {rating.query for rating in ratings(log, **how)}
@@ -75,20 +73,22 @@ def test_all_goals_and_ranges_of_a_log_have_the_same_spelling(tmp_path: Path, ba
         assert found == {"red boot"}
 
 
-def test_a_cap_for_documents_of_a_query_counts_all_spellings(tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("by_both")
+def test_a_cap_for_documents_of_a_query_counts_all_spellings(tmp_path: Path) -> None:
     """Ten pairs of one person for one document, with two spellings: five each would be below the cap."""
     rows = [("Boot", "abcdef"), ("boot", "ghijkf")]
     queries = [{"query_id": text, "query": text, "user": "u", "session": text} for text, _ in rows]
     hits = [hit for text, shown in rows for hit in hits_of(text, *shown)]
     log = write_log(tmp_path, queries, hits, [click(text, "f", user="u", session=text) for text, _ in rows])
-    with make_pairs(log, PairConfig(document_cap=5, robots=None), backend=backend) as table:
+    with make_pairs(log, PairConfig(document_cap=5, robots=None)) as table:
         assert [pair.weight for pair in table.pairs()] == [0.5] * 10
 
 
-def test_ratings_count_a_person_once_for_all_spellings(tmp_path: Path, backend: str) -> None:
+@pytest.mark.usefixtures("by_both")
+def test_ratings_count_a_person_once_for_all_spellings(tmp_path: Path) -> None:
     queries = [{"query_id": text, "query": text, "user": "u"} for text in ("Boot", "boot", "BOOT ")]
     hits = [hit for row in queries for hit in hits_of(str(row["query_id"]), "a")]
-    (rating,) = ratings(write_log(tmp_path, queries, hits, [click("boot", "a", user="u")]), backend=backend)
+    (rating,) = ratings(write_log(tmp_path, queries, hits, [click("boot", "a", user="u")]))
     assert (rating.people, rating.clicks) == (1, 1)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from reranker.clicks.exports import ClickJudgement, write_judgements
 from reranker.errors import InputError
-from reranker.formats import Judgement, Link, Query, RejectLog, document_parts, read_documents
+from reranker.formats import Judgement, Link, Query, RejectLog, read_documents
 from reranker.records import Pair
 from reranker.tables import read_judgements, read_links, read_pairs, read_qrels, read_queries
 from tests.unit.formats.collect import CollectingSink
@@ -171,9 +171,6 @@ def test_documents_whose_lines_end_with_cr(tmp_path: Path) -> None:
     for path in (written(tmp_path, data, "docs.jsonl"), written(tmp_path, gzip.compress(data), "docs.jsonl.gz")):
         found = [document.id for document in read_documents(path)]
         assert found == [str(number) for number in range(200)]
-        parts = document_parts(path, 500)
-        assert [document.id for part in parts for document in read_documents(path, part=part)] == found
-    assert len(document_parts(tmp_path / "docs.jsonl", 500)) > 2
     assert list(read_links(written(tmp_path, b"a\tb\r"))) == [Link("a", "b")]
 
 

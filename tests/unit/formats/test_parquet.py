@@ -172,3 +172,14 @@ def test_pairs(tmp_path: Path) -> None:
 def test_links_do_not_come_in_parquet(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give a text file here"):
         list(read_links(written(tmp_path, {"source": ["a"]})))
+
+
+def test_a_changed_byte_of_a_page_with_a_checksum_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    table = pa.table({"id": [f"document {k}" for k in range(100)]})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"document 50")] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="damaged or cut short"):
+        list(read_documents(path))

@@ -1,13 +1,16 @@
-"""Vectors made ahead: the same bytes from every backend, and the same index as by encoding on the way."""
+"""Vectors made ahead: those of the encoder, and the same index as by encoding on the way."""
 
 from __future__ import annotations
 
 import gzip
 import itertools
 import json
-import os
+import re
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from indexer import vectorizing
-from indexer.vectorizing import VectorizingJob, with_vectors
+from indexer.vectorizing import with_vectors
 from reranker.engines import open_engine
-from reranker.errors import ConfigError, EncoderMismatch, InputError
-from reranker.formats import WHOLE, RejectLog, document_parts
+from reranker.errors import InputError
+from reranker.formats import RejectLog
 from reranker.kernels.packing import pack_rows, pack_vectors
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
@@ -28,13 +31,13 @@ from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store
 from reranker.store import VectorStore
 from reranker.text.tfidf import text_counts
-from tests.engines.policy import library
 from tests.live.helpers import contents, write_lines
 from tests.served import MEMORY_BM25, model_of, random_documents
 from tests.unit.indexer.test_commands import ask, ssi, where
 
 DOCUMENTS = {**random_documents(40), "blank": {"title": "", "text": ""}, "ß": {"title": "Straße", "text": None}}
 MODEL = model_of(DOCUMENTS)
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "beside.md"
 BAD_LINES = [b"{broken\n", b'{"title": "without an id"}\n', b'{"id": "d3", "title": "again", "text": "another text"}\n']
 
 
@@ -47,11 +50,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def vectorize(docs: str = "docs.jsonl", out: str = "vectors.parquet", backend: str = "local") -> tuple[Any, Any]:
+def vectorize(docs: str = "docs.jsonl", out: str = "vectors.parquet") -> tuple[Any, Any]:
     """Return the rows of the file written, and what was refused."""
     rejects = Path("rejects.jsonl")
     with RejectLog(rejects) as log:
-        n_rows = vectorizing.vectorize(VectorizingJob(Path(docs), Path("model"), Path(out)), backend, rejects=log)
+        n_rows = vectorizing.vectorize(Path(docs), Path("model"), Path(out), rejects=log)
     rows = pq.read_table(out).to_pylist()
     assert n_rows == len(rows)
     return rows, [json.loads(line) for line in rejects.read_text().splitlines()]
@@ -126,22 +129,7 @@ def test_refused_lines_are_those_of_the_index(folder: Path) -> None:
     assert pq.read_table("vectors.parquet").to_pylist() == expected()
     ssi("index", path, *where(folder), "--model", "model", "--vectors", "vectors.parquet", code=8)
     of_index = [json.loads(line) for line in rejects.read_text().splitlines()]
-    told[-1]["sample"] = of_index[-1]["sample"]  # an id, in place of the line's beginning
     assert told == of_index
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """Start one Spark for the module; the backend uses the active one."""
-    pyspark_sql = library("pyspark.sql")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
-        patch.setitem(os.environ, "PYTHONPATH", str(Path(vectorizing.__file__).resolve().parents[1]))
-        builder = pyspark_sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
 
 
 def as_parquet(docs: Path) -> None:
@@ -154,38 +142,36 @@ def as_lines(docs: Path) -> None:
     docs.write_bytes(b"".join(itertools.chain(lines[:9], BAD_LINES, lines[9:], BAD_LINES, lines[:2])))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("write", [as_lines, as_parquet])
-def test_spark_gives_the_same_rows_and_refusals(
+def test_of_documents_with_one_id_the_first_is_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
 ) -> None:
+    monkeypatch.setattr(vectorizing, "ENCODE_BATCH", 7)
     write(folder / "docs.jsonl")
-    monkeypatch.setattr(vectorizing, "PART_BYTES", 500)
-    assert len(document_parts("docs.jsonl", 500)) > 4
-    rows, refused = vectorize(out="local.parquet")
+    rows, refused = vectorize()
     assert sorted(row["id"] for row in rows) == sorted(DOCUMENTS)
     assert len(refused) > 3
-    assert vectorize(out="spark.parquet", backend="spark") == (rows, refused)
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert [one["line"] for one in refused] == sorted(one["line"] for one in refused)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_what_spark_cannot_read_is_told_as_plainly(folder: Path) -> None:
-    packed = folder / "docs.jsonl.gz"
-    rng = np.random.default_rng(0)
-    whole = b"".join(
-        json.dumps({"id": k, "title": "", "text": rng.bytes(99).hex()}).encode() + b"\n" for k in range(600)
+def test_the_guide_joins_the_vectors_of_parts(folder: Path) -> None:
+    blocks = re.findall(r"(?:^    .*\n)+", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    split, join = (
+        next(textwrap.dedent(block) for block in blocks if word in block) for word in ("split --lines", "<<'END'")
     )
-    packed.write_bytes(gzip.compress(whole)[:-2000])
-    told = []
-    for backend in ("local", "spark"):
-        with pytest.raises(InputError, match="damaged or cut short after line") as error:
-            vectorize(str(packed), backend=backend)
-        told.append(error.value.message)
-    assert told[0] == told[1]
-    assert not [path for path in folder.iterdir() if path.suffix == ".parquet" or path.name.startswith(".")]
+    subprocess.run(split.splitlines()[0].replace("1000000", "15"), shell=True, check=True)  # noqa: S602 - our own
+    parts = sorted(folder.glob("part-*.jsonl"))
+    assert len(parts) == 3
+    for part in parts:
+        vectorize(part.name, part.with_suffix(".parquet").name)
+    script = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n{join}'
+    subprocess.run(["bash", "-euc", script], check=True)
+    assert pq.read_table("vectors.parquet").to_pylist() == expected()
+    assert with_vectors(MODEL, folder / "vectors.parquet")[1].find(["ß"], [expected()[-1]["src"]]) != [None]
+    save_model(model_of(DOCUMENTS, seed=2), folder / "model")
+    vectorize(parts[1].name, parts[1].with_suffix(".parquet").name)
+    refused = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "part-ab.parquet is of another model" in refused.stderr
 
 
 def stored(folder: Path, engine: str) -> tuple[Any, Any]:
@@ -295,18 +281,13 @@ def test_a_failure_leaves_the_file_that_was_there(folder: Path) -> None:
     write_lines(folder / "misspelt.jsonl", {"a": {"titel": "one", "body": "two"}})
     told = ssi("vectorize", "--docs", "misspelt.jsonl", "--model", "model", "--out", "vectors.parquet", code=3).stderr
     assert "'title'" in told
-    with pytest.raises(ConfigError, match="must be one of local, spark"):
-        vectorize(backend="dask")
     assert (folder / "vectors.parquet").read_bytes() == before
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
-def test_a_damaged_model_or_another_one_on_a_worker(folder: Path) -> None:
+def test_a_model_that_does_not_exist_is_named(folder: Path) -> None:
     assert "nowhere" in ssi("vectorize", "--docs", "docs.jsonl", "--model", "nowhere", "--out", "v", code=5).stderr
-    job = VectorizingJob(folder / "docs.jsonl", folder / "model", folder / "v")
-    vectorizing._encoder_of_worker.cache_clear()
-    with pytest.raises(EncoderMismatch, match="same folder"):
-        vectorizing._encode_part(job, "0" * 64, WHOLE, str(folder))
+    assert not (folder / "v").exists()
 
 
 def test_no_documents_make_an_empty_file(folder: Path) -> None:

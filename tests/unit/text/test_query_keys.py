@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from reranker.text.query_keys import WHITE_SPACE, query_key, query_key_sql
 from tests.engines.policy import library
 
@@ -49,17 +47,3 @@ def test_duckdb_gives_the_same_keys_for_every_character() -> None:
     found = connection.execute(text, [texts]).fetchall()
     assert len(found) == len(texts)
     assert [(text, key) for text, key in found if key != query_key(text)] == []
-
-
-@pytest.mark.slow
-def test_spark_gives_the_same_keys_for_cased_characters_and_white_space() -> None:
-    texts = [text for text in every_character() if text[1:2].isspace() or text[1:2].swapcase() != text[1:2]] + WORDS
-    builder = library("pyspark.sql").SparkSession.builder.master("local[1]")
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
-    try:
-        spark.createDataFrame([(text,) for text in texts], "t string").createOrReplaceTempView("texts")
-        found = spark.sql(f"SELECT t, {query_key_sql('t')} AS key FROM texts").collect()  # noqa: S608 - our own
-    finally:
-        spark.stop()
-    assert len(found) == len(texts) > 2_000
-    assert [(row["t"], row["key"]) for row in found if row["key"] != query_key(row["t"])] == []

@@ -1,23 +1,23 @@
-"""One result from DuckDB, from Spark SQL and from the plain definition, on logs with every oddity."""
+"""One result from DuckDB and from the plain definition, on logs with every oddity."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from reranker.clicks.pairs import (
     STRATEGIES,
+    Computing,
     LogTask,
     PairConfig,
     Resources,
-    RobotRules,
     impressions,
     make_pairs,
     prepared,
@@ -25,36 +25,33 @@ from reranker.clicks.pairs import (
     steps,
 )
 from tests.engines.policy import library
+from tests.reference.click_steps import write_result
 from tests.reference.strategies import FUNCTIONS
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
 
 ONE_THREAD = Resources(threads=1, memory_mb=400)
-LOCAL_SPARK = Resources(threads=2)
-SPARK_CONFIG = PairConfig(
-    min_dwell_s=2.0,
-    document_cap=2,
-    person_cap=20,
-    network_cap=1,
-    propensities=(1.0, 0.7, 1 / 3),
-    robots=RobotRules(session_clicks=20, day_clicks=20, speed_clicks=3, repeat_clicks=4),
-)
 Range = tuple[int | None, int | None]
 EMPTY = random_logs.Tables([], [], [])
 SEED = int(os.environ.get("SEED", "20100"))
 
 
-def results(
-    backend: str, resources: Resources, tables: random_logs.Tables, config: PairConfig, when: Range
-) -> dict[str, Any]:
-    since, until = when
+def results(tables: random_logs.Tables, config: PairConfig, when: Range = (None, None)) -> dict[str, Any]:
+    how = Computing(since=when[0], until=when[1], resources=ONE_THREAD)
     with tempfile.TemporaryDirectory() as folder:
         log = write_log(Path(folder), tables.queries, tables.hits, tables.events, n_files=2)
-        with make_pairs(log, config, backend=backend, since=since, until=until, resources=resources) as table:
+        with make_pairs(log, config, **how) as table:
             pairs, counts = list(table.pairs()), table.counts
-        lists = list(impressions(log, config, backend=backend, since=since, until=until, resources=resources))
-        rated = list(ratings(log, config, backend=backend, since=since, until=until, resources=resources))
+        lists = list(impressions(log, config, **how))
+        rated = list(ratings(log, config, **how))
     return {"counts": counts, "pairs": pairs, "impressions": lists, "ratings": rated}
+
+
+def defined(tables: random_logs.Tables, config: PairConfig, when: Range = (None, None)) -> dict[str, Any]:
+    """Return the results by the plain definition."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reranker.clicks.pairs._write_result", write_result)
+        return results(tables, config, when)
 
 
 @pytest.mark.slow
@@ -62,7 +59,7 @@ def results(
 @given(random_logs.drawn())
 @example((EMPTY, PairConfig(), (None, None)))
 def test_duckdb_gives_what_is_defined(drawn: tuple[random_logs.Tables, PairConfig, Range]) -> None:
-    assert results("duckdb", ONE_THREAD, *drawn) == results("plain", ONE_THREAD, *drawn)
+    assert results(*drawn) == defined(*drawn)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -71,17 +68,17 @@ def test_duckdb_gives_what_is_defined_for_larger_logs(strategy: str, number: int
     choice = random_logs.of_seed(SEED + number)
     tables, config = random_logs.tables(choice, most=60), random_logs.config(choice, strategy=strategy)
     when = random_logs.time_range(choice)
-    assert results("duckdb", ONE_THREAD, tables, config, when) == results("plain", ONE_THREAD, tables, config, when)
+    assert results(tables, config, when) == defined(tables, config, when)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_long_log_in_parts_gives_the_same(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = random_logs.of_seed(SEED + 50 + number)
     tables, config = random_logs.tables(choice, most=80), random_logs.config(choice)
-    whole = results("plain", ONE_THREAD, tables, config, (None, None))
+    whole = defined(tables, config)
     assert len(whole["ratings"]) > 10
     monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
-    assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
+    assert results(tables, config) == whole
 
 
 def test_a_user_of_a_third_of_all_events_changes_nothing_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +89,10 @@ def test_a_user_of_a_third_of_all_events_changes_nothing_in_parts(monkeypatch: p
         if row["query_id"] in busy:
             row.update(user="busy", session="")
     assert 3 * sum(row["user"] == "busy" for row in tables.events) >= len(tables.events) > 20
-    whole = results("plain", ONE_THREAD, tables, config, (None, None))
+    whole = defined(tables, config)
     assert whole["counts"]["votes"] > 3
     monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
-    assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
+    assert results(tables, config) == whole
 
 
 @pytest.mark.parametrize("n_parts", [1, 3])
@@ -119,59 +116,18 @@ def test_questions_find_all_tables_however_many_parts(
     assert min(answers) > 0
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """Start one Spark for the module, made for short work; the backend uses the active one."""
-    pyspark_sql = library("pyspark.sql")
-    builder = pyspark_sql.SparkSession.builder.master("local[2]")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_spark_gives_what_is_defined() -> None:
-    """All results of one large log instead of many small ones: a run takes seconds."""
-    choice = random_logs.of_seed(SEED)
-    tables, config = random_logs.tables(choice, most=200, n_lists=100), SPARK_CONFIG
-    expected = results("plain", ONE_THREAD, tables, config, (None, None))
-    assert len(expected["pairs"]) > 10
-    assert results("spark", LOCAL_SPARK, tables, config, (None, None)) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_spark_takes_an_empty_log(tmp_path: Path) -> None:
-    with make_pairs(write_log(tmp_path), backend="spark") as table:
-        assert (list(table.pairs()), table.counts["searches"]) == ([], 0)
-
-
-@pytest.mark.slow
-def test_every_strategy_in_spark(spark: Any) -> None:
-    """The texts of the strategies on one table of lists, each against its function."""
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_text_of_a_strategy_on_every_short_list(name: str) -> None:
     lists = [shown_as("".join(marks), query_id=f"q{number}") for number, marks in enumerate(product("-ckp ", repeat=4))]
+    columns = ("rank", "document", "clicked", "carted", "purchased", "time")
     rows = [
-        (one.query_id, shown.rank, shown.document, shown.clicked, shown.carted, shown.purchased, shown.time)
+        {"query_id": one.query_id, **{column: getattr(shown, column) for column in columns}}
         for one in lists
         for shown in one.shown
     ]
-    columns = "query_id string, rank int, document string, clicked boolean, carted boolean, purchased boolean"
-    spark.createDataFrame(rows, f"{columns}, time bigint").createOrReplaceTempView("clicked_impressions")
-    for name in STRATEGIES:
-        task = LogTask(Log({}), PairConfig(name), "pairs")
-        text = next(step.text for step in steps(task) if step.name == "preferences")
-        found = sorted((row["query_id"], row["better"], row["worse"]) for row in spark.sql(text).collect())
-        expected = [(one.query_id, *pair) for one in lists for pair in FUNCTIONS[name](one)]
-        assert found == sorted(expected), name
+    connection = library("duckdb").connect(":memory:")
+    connection.register("clicked_impressions", pa.Table.from_pylist(rows))
+    task = LogTask(Log({}), PairConfig(name), "pairs")
+    text = next(step.text for step in steps(task) if step.name == "preferences")
+    found = sorted(connection.sql(f"SELECT query_id, better, worse FROM ({text})").fetchall())  # noqa: S608 - our own
+    assert found == sorted((one.query_id, *pair) for one in lists for pair in FUNCTIONS[name](one))
