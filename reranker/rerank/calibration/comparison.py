@@ -40,7 +40,7 @@ class OrderComparison(NamedTuple):
     def of(cls, fit: Fit, topics: Sequence[Topic], weighted: Mapping[str, Sequence[str]]) -> OrderComparison:
         """Return the comparison on the topics of a fit; ``weighted`` is the `engine_run` with the field weights."""
         qrels = qrels_of(topics)
-        runs = {**fit.runs, "weights": weighted}
+        runs = {"engine": fit.runs["engine"], "weights": weighted, **fit.runs}
         values = {
             order: {measure: values_of_run(qrels, run, measure) for measure in COMPARED} for order, run in runs.items()
         }
