@@ -151,11 +151,6 @@ class EngineError(RerankerError):
         return str(self.data.get("error_type") or "")
 
     @property
-    def engine_reason(self) -> str:
-        """The engine's own explanation, which can quote the query, or an empty string."""
-        return str(self.data.get("engine_reason") or "")
-
-    @property
     def retry_after_s(self) -> float | None:
         """Seconds to wait according to the engine (``Retry-After``), or None."""
         value = self.data.get("retry_after_s")

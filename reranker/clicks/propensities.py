@@ -18,7 +18,7 @@ log:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -29,7 +29,6 @@ from scipy.sparse.csgraph import connected_components
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.pairs import ImpressionTable, LogFiles, impression_table
-from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
 MIN_SHOWN = 50
@@ -70,26 +69,6 @@ class ClickCounts:
         return shown, clicked
 
 
-def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
-    """Return the counts of result lists, from which all propensities are estimated."""
-    counts: dict[tuple[str, str, int, bool], list[int]] = {}
-    for impression in impressions:
-        for shown in impression.shown:
-            entry = counts.setdefault((impression.query, shown.document, shown.rank, impression.randomised), [0, 0])
-            entry[0] += 1
-            entry[1] += shown.clicked
-    items: dict[tuple[str, str], int] = {}
-    numbers = [items.setdefault(key[:2], len(items)) for key in counts]
-    values = np.array(list(counts.values()), dtype=np.int64).reshape(-1, 2)
-    return ClickCounts(
-        np.array(numbers, dtype=np.int64),
-        np.array([key[2] for key in counts], dtype=np.int64),
-        values[:, 0],
-        values[:, 1],
-        np.array([key[3] for key in counts], dtype=bool),
-    )
-
-
 def ranks_with_enough(shown: Int64) -> int:
     """Return the number of consecutive ranks, from 1, that have at least `MIN_SHOWN` impressions."""
     enough = shown[:MAX_RANKS] >= MIN_SHOWN
@@ -125,7 +104,7 @@ def _linked_ranks(counts: ClickCounts) -> int:
 def count_log(log: LogFiles) -> ClickCounts:
     """Return the impressions and clicks of each document of each query at each rank, without robots.
 
-    The result equals `count_clicks` of the log's impressions. Errors are as in `reranker.clicks.pairs.make_pairs`.
+    Errors are as in `reranker.clicks.pairs.make_pairs`.
     """
     with impression_table(log) as table:
         return counts_before(table)

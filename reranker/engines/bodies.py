@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from reranker.deadline import Deadline
 from reranker.engines.wire import changed_texts
 from reranker.errors import ConfigError, InputError
 from reranker.records import Reason, ReasonKind
@@ -391,23 +390,6 @@ def searched_fields(query: Any) -> Iterator[str]:
         listed = part.get("fields", () if isinstance(part.get("query"), str) else part)
         fields = [listed] if isinstance(listed, str) else list(listed)
         yield from (path for path in (field.partition("^")[0] for field in fields) if "*" not in path)
-
-
-def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
-    """Return a body with a ``timeout`` that makes the engine stop at the deadline, when nobody waits for it any more.
-
-    A shorter ``timeout`` in the body is kept.
-    """
-    left_ms = math.inf if deadline.limit_s is None else max(round(deadline.left_ms), 1)
-    own_ms = _milliseconds(body.get("timeout"))
-    return body if own_ms <= left_ms else {**body, "timeout": f"{left_ms}ms"}
-
-
-def _milliseconds(timeout: Any) -> float:
-    """Return a ``timeout`` such as ``2s`` in milliseconds; infinity if absent or in another format."""
-    units = {"ms": 1.0, "s": 1000.0, "m": 60_000.0}
-    match = re.fullmatch(r"(\d+)(ms|s|m)", timeout) if isinstance(timeout, str) else None
-    return math.inf if match is None else float(match[1]) * units[match[2]]
 
 
 def page_body(

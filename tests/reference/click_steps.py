@@ -14,8 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from reranker.clicks.log import read_part
 from reranker.clicks.pairs import HALF_LIFE_DAYS, UNIT, LogTask, PairConfig, Resources, RobotRules
+from reranker.clicks.propensities import ClickCounts
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from reranker.text.query_keys import query_key
 from tests.reference.strategies import FUNCTIONS
@@ -592,3 +595,23 @@ def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [pa.array(list(column), types.get(name, pa.string())) for name, column in zip(names, columns, strict=True)]
     return pa.table(arrays, names=list(names))
+
+
+def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
+    """Return the counts of result lists, from which all propensities are estimated."""
+    counts: dict[tuple[str, str, int, bool], list[int]] = {}
+    for impression in impressions:
+        for shown in impression.shown:
+            entry = counts.setdefault((impression.query, shown.document, shown.rank, impression.randomised), [0, 0])
+            entry[0] += 1
+            entry[1] += shown.clicked
+    items: dict[tuple[str, str], int] = {}
+    numbers = [items.setdefault(key[:2], len(items)) for key in counts]
+    values = np.array(list(counts.values()), dtype=np.int64).reshape(-1, 2)
+    return ClickCounts(
+        np.array(numbers, dtype=np.int64),
+        np.array([key[2] for key in counts], dtype=np.int64),
+        values[:, 0],
+        values[:, 1],
+        np.array([key[3] for key in counts], dtype=bool),
+    )

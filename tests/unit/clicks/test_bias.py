@@ -13,7 +13,6 @@ from reranker.clicks.propensities import (
     METHODS,
     ClickCounts,
     Propensities,
-    count_clicks,
     estimate_propensities,
 )
 from reranker.clicks.schema import Impression, ShownDocument
@@ -29,6 +28,7 @@ from reranker.clicks.simulator import (
 )
 from reranker.errors import ConfigError, InputError
 from tests.click_readers import counts_of
+from tests.reference.click_steps import count_clicks
 from tests.seeds import seeded_rng
 
 K = 6

@@ -21,7 +21,6 @@ from reranker.clicks.propensities import (
     METHODS,
     MIN_RANDOMISED_CLICKS,
     Propensities,
-    count_clicks,
     count_log,
     estimate_propensities,
 )
@@ -30,6 +29,7 @@ from reranker.engines.protocol import WriteOp
 from reranker.errors import ConfigError
 from reranker.models.model_folder import save_model
 from tests.engines.memory import memory_engine
+from tests.reference.click_steps import count_clicks
 from tests.unit.small_models import small_model
 
 Tables = dict[str, dict[str, list[Any]]]

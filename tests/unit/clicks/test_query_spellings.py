@@ -11,8 +11,9 @@ from reranker.clicks.doctor import examine
 from reranker.clicks.exports import query_id
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Computing, PairConfig, Resources, impressions, make_pairs, ratings
-from reranker.clicks.propensities import count_clicks, count_log
+from reranker.clicks.propensities import count_log
 from reranker.clicks.schema import TABLES
+from tests.reference.click_steps import count_clicks
 from tests.unit.clicks.log_files import Log, Row, click, hits_of, write_log
 
 QUICK = Resources(threads=1, memory_mb=400)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reranker.clicks.propensities import count_clicks
 from reranker.clicks.schema import TABLES
 from reranker.clicks.simulator import (
     EMPTY,
@@ -20,6 +19,7 @@ from reranker.clicks.simulator import (
 )
 from reranker.errors import ConfigError, InputError, RerankerError, ShapeMismatch
 from tests.click_readers import counts_of
+from tests.reference.click_steps import count_clicks
 from tests.seeds import seeded_rng
 
 N = 40_000

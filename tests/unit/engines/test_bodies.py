@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.deadline import Deadline
 from reranker.engines.bodies import (
-    bounded,
     candidate_body,
     default_query_body,
     fill_template,
@@ -160,27 +158,6 @@ def test_filling_changes_nothing_but_places(body: dict[str, Any], query: str) ->
     assert filled["place"] == query
     if "{{query}}" not in repr(body):
         assert filled["rest"] == body
-
-
-@pytest.mark.parametrize(
-    ("own", "sent"),
-    [(None, "1500ms"), ("2s", "1500ms"), ("1m", "1500ms"), ("1400ms", "1400ms"), ("1s", "1s"), ("1d", "1500ms")],
-)
-def test_a_search_ends_at_the_engine_with_its_deadline(own: str | None, sent: str) -> None:
-    body = {"size": 1} if own is None else {"size": 1, "timeout": own}
-    before = dict(body)
-    assert bounded(body, Deadline(1.5, lambda: 0.0)) == {"size": 1, "timeout": sent}
-    assert body == before
-
-
-def test_a_search_without_a_deadline_keeps_its_body() -> None:
-    assert bounded(TEAM, Deadline()) is TEAM
-    assert bounded({"size": 1}, Deadline()) == {"size": 1}
-
-
-def test_a_deadline_that_has_passed_leaves_the_engine_a_millisecond() -> None:
-    times = iter((0.0, 9.0, 9.0, 9.0))
-    assert bounded({}, Deadline(1.5, lambda: next(times))) == {"timeout": "1ms"}
 
 
 def test_a_copy_of_a_json_value_shares_no_object_or_list_with_it() -> None:
