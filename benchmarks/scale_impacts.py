@@ -6,7 +6,8 @@ Documents and links are those of `scale_data`, two links a document; the model i
 defaults. `ssi index` sends the documents twice, each time into a new index with one shard: ``texts``, and ``impacts``,
 with 128 learned words a document. After a refresh, each query (words drawn at random from the text of a document) asks
 in turns for ten hits with their titles: ``body before`` asks the index of the texts; ``body`` the index with impacts;
-``find`` and ``reorder`` are the body with the clause of impacts in these modes; ``impacts`` is the clause only.
+``find`` and ``reorder`` are the body with the clause of impacts in these modes; ``impacts`` is the clause only; ``ids
+before`` and ``ids`` are the body without ``_source``, which Elasticsearch 8 and OpenSearch keep impacts in.
 ``clause`` is the same in the service: the processor time in which it is made. Printed and written: p50 in milliseconds,
 and relative to ``body before``. A row that FILE has already, by the same program, is not measured again.
 """
@@ -67,16 +68,19 @@ def timed(engine: Engine, plain: str, served: str, impacts: ServedImpacts, queri
         body, began = fill_template(template, text), time.process_time()
         clause = impacts.clause(text, IMPACT_BOOST)
         spent.setdefault("clause", []).append(1000 * (time.process_time() - began))
+        without = {**body, "_source": False}
         ways: dict[str, tuple[str, Mapping[str, Any]]] = {
             "body before": (plain, body),
             "body": (served, body),
+            "ids before": (plain, without),
+            "ids": (served, without),
             "find": (served, with_impacts(body, clause, "find")),
             "reorder": (served, with_impacts(body, clause, "reorder")),
             "impacts": (served, {"query": clause}),
         }
         for name, (index, asked) in ways.items():
             start = time.perf_counter()
-            engine.search(index, {**asked, **shown})
+            engine.search(index, {**shown, **asked})
             spent.setdefault(name, []).append(1000 * (time.perf_counter() - start))
     return {name: round(float(np.median(times)), 3) for name, times in spent.items()}
 
