@@ -23,7 +23,7 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic
 
 from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64
-from reranker.cores import in_parts, n_cores
+from reranker.cores import bounds_of, in_parts, n_cores
 from reranker.errors import InputError, ShapeMismatch
 
 Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
@@ -333,7 +333,7 @@ def highest_places(scores: Float32, n: int) -> Int32:
     out = np.empty((len(scores), min(n, scores.shape[1])), np.int32)
     if out.size:
         values = np.ascontiguousarray(scores, np.float32)
-        bounds = np.linspace(0, len(values), 1 + _n_parts(values.size)).astype(int).tolist()
+        bounds = bounds_of(len(values), _n_parts(values.size))
         in_parts(lambda first, last: _highest(values[first:last], out[first:last]), bounds)
     return out
 
