@@ -21,8 +21,8 @@ from reranker.errors import TrainingError
 from reranker.evaluation import PairedTest, RankingTask, paired_test, standard_error
 from reranker.lexical.memory import QueryMemory
 from reranker.models.vector_field import WordEncoder
+from reranker.training.concurrent_runs import GoOn, concurrent_runs, mb_of_run
 from reranker.training.context import ShortRows, TrainedParameters, Validator, validators_of
-from reranker.training.cores import GoOn, concurrent_runs, mb_of_run
 from reranker.training.learning import LearnedPart, PreparedRows, trained_like
 from reranker.training.lexical_choice import LexicalChoice, has_few_queries, retuned
 from reranker.training.reading import Listener

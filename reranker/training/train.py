@@ -36,9 +36,9 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.progress import RunProgress
+from reranker.training.concurrent_runs import one_core_a_product
 from reranker.training.config import VECTOR_DIMS, TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
-from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
 from reranker.training.given_vectors import GivenVectors, field_of
 from reranker.training.learning import (

@@ -24,9 +24,9 @@ from reranker.models.vector_field import WordEncoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import combine, inner_products
 from reranker.text.tfidf import TfIdf
+from reranker.training.concurrent_runs import one_core_a_product
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import spread_of
-from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import GIVEN_WEIGHTS
 from reranker.training.learning import mean_vector
 from reranker.training.linear import words_only
