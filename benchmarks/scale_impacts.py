@@ -8,8 +8,8 @@ with 128 learned words a document. After a refresh, each query (words drawn at r
 in turns for ten hits with their titles: ``body before`` asks the index of the texts; ``body`` the index with impacts;
 ``find`` and ``reorder`` are the body with the clause of impacts in these modes; ``impacts`` is the clause only; ``ids
 before`` and ``ids`` are the body without ``_source``, which Elasticsearch 8 and OpenSearch keep impacts in.
-``clause`` is the same in the service: the processor time in which it is made. Printed and written: p50 in milliseconds,
-and relative to ``body before``. A row that FILE has already, by the same program, is not measured again.
+``clause`` is the processor time in which the clause is made. Printed and written: p50 in milliseconds, and relative to
+``body before``. A row that FILE has already, by the same program, is not measured again.
 """
 
 from __future__ import annotations

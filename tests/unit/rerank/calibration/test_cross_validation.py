@@ -10,7 +10,7 @@ from tests.seeds import seeded_rng
 
 
 def test_held_out_values_never_see_their_own_query() -> None:
-    """One query that alone prefers alpha 1 must be judged by the alpha of the others."""
+    """The only query that prefers alpha 1 must be judged by the alpha of the others."""
     values = np.tile(np.array([[0.6], [0.5]]), (1, 50))
     values[:, 7] = 0.0, 10.0
     assert cross_validated(values, seed=0)[7] == 0.0
