@@ -54,9 +54,9 @@ def on_cores(calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """
     if _this_thread.stopped is not None and _this_thread.stopped.is_set():
         raise Abandoned
-    n_threads = 1 if _this_thread.is_one_of_several else min(n_cores(), len(calls))
-    if n_threads < 2:
+    if len(calls) < 2 or _this_thread.is_one_of_several or n_cores() < 2:
         return [call() for call in calls]
+    n_threads = min(n_cores(), len(calls))
 
     def some(first: int) -> list[_Result]:
         return _as_one_of_several(lambda: [call() for call in calls[first::n_threads]], None)
@@ -73,8 +73,7 @@ def in_parts(part: Callable[[int, int], _Result], bounds: Sequence[int]) -> list
 
 def bounds_of(n: int, n_parts: int) -> list[int]:
     """Return the bounds of parts of about the same size."""
-    bounds: list[int] = np.linspace(0, n, 1 + n_parts).astype(int).tolist()
-    return bounds
+    return [0, *np.linspace(0, n, 1 + n_parts)[1:-1].astype(int).tolist(), n] if n_parts > 1 else [0, n]
 
 
 @contextmanager

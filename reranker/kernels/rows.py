@@ -487,13 +487,17 @@ def _arrays(rows: sp.csr_matrix | Rows) -> tuple[Int64, AnyInt, Float32]:
 
 
 def _n_parts(n_values: int) -> int:
-    return min(n_cores(), 1 + n_values // _VALUES_A_CORE)
+    # A search has few values, and asking for the number of cores would take longer than its kernels.
+    return 1 if n_values < _VALUES_A_CORE else min(n_cores(), 1 + n_values // _VALUES_A_CORE)
 
 
 def _bounds(indptr: Int64, n_values: int) -> list[int]:
     """Return the bounds of parts of the rows that have equally many words."""
-    inner = np.linspace(0, indptr[-1], 1 + _n_parts(n_values))[1:-1]
-    return [0, *np.searchsorted(indptr[:-1], inner).tolist(), len(indptr) - 1]
+    n_parts, n_rows = _n_parts(n_values), len(indptr) - 1
+    if n_parts == 1:
+        return [0, n_rows]
+    inner = np.linspace(0, indptr[-1], 1 + n_parts)[1:-1]
+    return [0, *np.searchsorted(indptr[:-1], inner).tolist(), n_rows]
 
 
 def _ids(indices: AnyInt) -> AnyInt:
